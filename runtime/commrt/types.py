@@ -1,0 +1,122 @@
+"""The words that every part of the runtime uses. Standard library only: `commrun` imports it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+WORLD = 0
+"""Id of the process set of all ranks."""
+
+
+class ReduceOp(enum.Enum):
+    """How values of different ranks become one."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+
+
+class Kind(enum.Enum):
+    """What a collective does. The value is its name in messages and automatic names."""
+
+    ALLREDUCE = "allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    BARRIER = "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where this process stands. `hosts[r]` is the host name of rank r."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSetSpec:
+    """A subset of the world: `ranks` are world ranks in ascending order."""
+
+    id: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor as all ranks must agree on it.
+
+    `order` lists the axes from the slowest to the fastest in memory; None is C order.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What all ranks must agree on for one operation; tensors of one signature have one dtype.
+
+    An allgather's first dimensions may differ, so its specs hold 0 there.
+    """
+
+    kind: Kind
+    tensors: tuple[TensorSpec, ...]
+    op: ReduceOp = ReduceOp.SUM
+    prescale: float = 1.0
+    postscale: float = 1.0
+    codec: str = "none"
+    root: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One rank's wish: run `signature` under `name` with the members of process set `set_id`.
+
+    `rows` are the first dimensions of an allgather. `absent` are the positions of tensors that
+    have no gradient on this rank: they count as zeros. `site` is the caller's file and line.
+    """
+
+    set_id: int
+    name: str
+    named: bool
+    signature: Signature
+    rows: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One tensor's span in a flat array: elements [start, stop)."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """One operation that every member has submitted.
+
+    `rows[i][r]` is the first dimension of tensor i on set-local rank r (allgather).
+    `absent` are the positions of tensors that no rank has.
+    """
+
+    name: str
+    signature: Signature
+    rows: tuple[tuple[int, ...], ...] = ()
+    absent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Operations that move together, under one number that orders all buckets of the job."""
+
+    number: int
+    set_id: int
+    operations: tuple[Agreed, ...] = field(default=())
