@@ -1,0 +1,1 @@
+"""Decisions without side effects: events in, actions out, time as an argument."""

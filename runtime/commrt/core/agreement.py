@@ -1,0 +1,90 @@
+"""Do the ranks mean the same operation? If not, one text that says who gave what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from commrt.types import Agreed, Kind, Request, Signature, TensorSpec
+
+
+def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str:
+    """Merge one request of each of `ranks` (the set's, in order) or say where they differ."""
+    first = requests[ranks[0]]
+    if any(requests[r].signature != first.signature for r in ranks):
+        return _difference(requests, ranks)
+    rows: tuple[tuple[int, ...], ...] = ()
+    if first.signature.kind is Kind.ALLGATHER:
+        rows = tuple(zip(*(requests[r].rows for r in ranks), strict=True))
+    absent: tuple[int, ...] = ()
+    if all(requests[r].absent for r in ranks):
+        everywhere = set(first.absent).intersection(*(requests[r].absent for r in ranks))
+        absent = tuple(sorted(everywhere))
+    return Agreed(first.name, first.signature, rows, absent)
+
+
+def _difference(requests: Mapping[int, Request], ranks: Sequence[int]) -> str:
+    first = requests[ranks[0]]
+    for what, of in _FACETS:
+        values = {r: of(requests[r].signature) for r in ranks}
+        if any(value != values[ranks[0]] for value in values.values()):
+            said = "; ".join(
+                f"{_ranks(who)}: {value}{_site(requests, who)}" for value, who in _by_value(values)
+            )
+            return (
+                f"{first.signature.kind.value} {first.name!r}: {what} differs between ranks. {said}"
+            )
+    raise AssertionError("signatures differ in no facet")
+
+
+def _by_value(values: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+    grouped: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        grouped.setdefault(value, []).append(rank)
+    return list(grouped.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}{' …' if len(ranks) > 8 else ''}"
+
+
+def _site(requests: Mapping[int, Request], ranks: Sequence[int]) -> str:
+    site = requests[ranks[0]].site
+    return f" (called from {site})" if site else ""
+
+
+def _each(tensors: Sequence[TensorSpec], text: str) -> str:
+    return text if len(tensors) == 1 else f"[{text}]"
+
+
+def _shapes(signature: Signature) -> str:
+    tensors = signature.tensors
+    return _each(tensors, ", ".join(str(t.shape) for t in tensors))
+
+
+def _dtypes(signature: Signature) -> str:
+    return ", ".join(sorted({t.dtype for t in signature.tensors}))
+
+
+def _orders(signature: Signature) -> str:
+    tensors = signature.tensors
+    text = ", ".join(
+        "C" if t.order is None else f"axes {t.order} slowest to fastest" for t in tensors
+    )
+    return _each(tensors, text)
+
+
+_FACETS = (
+    ("the kind of operation", lambda s: s.kind.value),
+    ("the number of tensors", lambda s: str(len(s.tensors))),
+    ("the dtype", _dtypes),
+    ("the shape", _shapes),
+    ("the memory order (strides)", _orders),
+    ("the op", lambda s: s.op.value),
+    ("the prescale factor", lambda s: repr(s.prescale)),
+    ("the postscale factor", lambda s: repr(s.postscale)),
+    ("the compression", lambda s: s.codec),
+    ("the root rank", lambda s: str(s.root)),
+)

@@ -1,0 +1,35 @@
+"""Where an arena is cut into buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class BucketPolicy(Protocol):
+    """Decides which gradients, in the order in which they become ready, share a bucket."""
+
+    def cut(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """Return half-open index ranges over `sizes` (bytes of each gradient), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBuckets:
+    """Buckets of at least `nbytes`, the first of at least `first` so that the wire starts early."""
+
+    nbytes: int
+    first: int
+
+    def cut(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """Close a bucket when it has reached its size; the last one takes what is left."""
+        ranges: list[tuple[int, int]] = []
+        start = used = 0
+        for i, size in enumerate(sizes):
+            used += size
+            if used >= (self.nbytes if ranges else self.first):
+                ranges.append((start, i + 1))
+                start, used = i + 1, 0
+        if start < len(sizes):
+            ranges.append((start, len(sizes)))
+        return ranges

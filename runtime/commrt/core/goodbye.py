@@ -1,0 +1,58 @@
+"""Who has come and who is leaving: the coordinator's ledger of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from commrt.core.actions import Action, SendControl
+from commrt.core.wire import Farewell, Left, Message, Welcome
+
+
+class Goodbye:
+    """Counts hellos, lets ranks go, keeps rank 0 until all others have gone. Pure."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._here: set[int] = set()
+        self._leaving: dict[int, str] = {}
+        self._gone: set[int] = set()
+
+    def hello(self, rank: int) -> list[Action]:
+        """Welcome everyone once the last rank is here."""
+        self._here.add(rank)
+        return self.broadcast(Welcome()) if len(self._here) == self._size else []
+
+    def leave(self, rank: int, why: str) -> str:
+        """Note that a rank submits nothing more; return the text that says so."""
+        self._leaving.setdefault(rank, why)
+        return self.left_among([rank])
+
+    def left_among(self, ranks: Iterable[int]) -> str:
+        """Say which of `ranks` have shut down and why, or return ''."""
+        if not self._leaving:
+            return ""
+        return "; ".join(
+            f"rank {r}, which has shut down ({self._leaving[r]})"
+            for r in ranks
+            if r in self._leaving
+        )
+
+    def farewells(self, busy: set[int]) -> list[Action]:
+        """Let every leaving rank go that has nothing open, rank 0 last of all."""
+        going = [r for r in self._leaving if r and r not in busy and r not in self._gone]
+        actions: list[Action] = []
+        if going:
+            actions = self.broadcast(Left(tuple(going)))
+            self._gone.update(going)
+            actions += [SendControl(r, Farewell()) for r in going]
+        if 0 in self._leaving and 0 not in self._gone and len(self._gone) == self._size - 1:
+            self._gone.add(0)
+            actions.append(SendControl(0, Farewell()))
+        return actions
+
+    def broadcast(self, message: Message, without: Sequence[int] = ()) -> list[Action]:
+        """Address every rank that still listens, rank 0 last."""
+        ranks = [
+            r for r in range(self._size - 1, -1, -1) if r not in self._gone and r not in without
+        ]
+        return [SendControl(r, message) for r in ranks]

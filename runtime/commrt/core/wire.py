@@ -1,0 +1,170 @@
+"""Control messages: msgspec structs in a msgpack envelope of (generation, epoch, message)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from commrt.types import Request
+
+
+class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
+    """Member to coordinator, once: I am connected."""
+
+
+class Welcome(msgspec.Struct, tag="welcome", array_like=True, frozen=True):
+    """Coordinator to all, once: everyone is connected."""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """Member to coordinator: these operations are submitted here.
+
+    `new` are announced in full; bit i of `bits` (little endian) stands for id `base + i`.
+    `rows` and `absent` complete the requests behind ids.
+    """
+
+    new: tuple[Request, ...] = ()
+    base: int = 0
+    bits: bytes = b""
+    rows: dict[int, tuple[int, ...]] = {}
+    absent: dict[int, tuple[int, ...]] = {}
+
+
+class Report(msgspec.Struct, tag="report", array_like=True, frozen=True):
+    """Member to coordinator: `name` of a set fails here with `text`; fail it everywhere."""
+
+    set_id: int
+    name: str
+    text: str
+
+
+class Leaving(msgspec.Struct, tag="leaving", array_like=True, frozen=True):
+    """Member to coordinator: nothing more will be submitted here. `final`: do not wait for me."""
+
+    why: str
+    final: bool = False
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """One operation of a scheduled bucket: by name when the id is new or there is none (-1)."""
+
+    id: int
+    name: str = ""
+    rows: tuple[tuple[int, ...], ...] = ()
+    absent: tuple[int, ...] = ()
+
+
+class Scheduled(msgspec.Struct, array_like=True, frozen=True):
+    """One bucket in the job's order."""
+
+    number: int
+    set_id: int
+    items: tuple[Item, ...]
+
+
+class Schedule(msgspec.Struct, tag="schedule", array_like=True, frozen=True):
+    """Coordinator to member: run these buckets, in this order."""
+
+    buckets: tuple[Scheduled, ...]
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """Coordinator to member: this operation fails, with an error of class `error`."""
+
+    set_id: int
+    name: str
+    error: str
+    text: str
+
+
+class Forgotten(msgspec.Struct, tag="forgotten", array_like=True, frozen=True):
+    """Coordinator to member: these ids mean nothing any more; announce in full."""
+
+    ids: tuple[int, ...]
+
+
+class Stalled(msgspec.Struct, tag="stalled", array_like=True, frozen=True):
+    """Coordinator to waiting members: who is late, for their logs."""
+
+    text: str
+
+
+class Left(msgspec.Struct, tag="left", array_like=True, frozen=True):
+    """Coordinator to all: these ranks have said goodbye; their end is no loss."""
+
+    ranks: tuple[int, ...]
+
+
+class Farewell(msgspec.Struct, tag="farewell", array_like=True, frozen=True):
+    """Coordinator to a leaving member: nothing of yours is open; go."""
+
+
+class Lost(msgspec.Struct, tag="lost", array_like=True, frozen=True):
+    """Coordinator to all: these ranks are lost, and why."""
+
+    ranks: tuple[int, ...]
+    why: tuple[str, ...]
+
+
+class Stop(msgspec.Struct, tag="stop", array_like=True, frozen=True):
+    """Any rank to all: the runtime ends, with an error of class `error`."""
+
+    error: str
+    text: str
+
+
+Message = (
+    Hello
+    | Welcome
+    | Ready
+    | Report
+    | Leaving
+    | Schedule
+    | Failed
+    | Forgotten
+    | Stalled
+    | Left
+    | Farewell
+    | Lost
+    | Stop
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, int, Message])
+
+
+def encode(generation: int, epoch: int, message: Message) -> bytes:
+    """Return the bytes of a message."""
+    return _encoder.encode((generation, epoch, message))
+
+
+def decode(data: bytes) -> tuple[int, int, Message]:
+    """Return (generation, epoch, message). Raises ValueError on anything else."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as exc:
+        raise ValueError(f"not a control message: {exc}") from None
+
+
+def ids_to_bits(ids: Iterable[int]) -> tuple[int, bytes]:
+    """Return (base, bit set) of ids; the bit set is as long as their spread."""
+    wanted = list(ids)
+    if not wanted:
+        return 0, b""
+    base = min(wanted)
+    number = 0
+    for i in wanted:
+        number |= 1 << (i - base)
+    return base, number.to_bytes((number.bit_length() + 7) // 8, "little")
+
+
+def bits_to_ids(base: int, bits: bytes) -> list[int]:
+    """Return the ids of a bit set, ascending."""
+    number = int.from_bytes(bits, "little")
+    ids = []
+    while number:
+        low = number & -number
+        ids.append(base + low.bit_length() - 1)
+        number ^= low
+    return ids
