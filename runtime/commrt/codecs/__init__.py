@@ -1,0 +1,1 @@
+"""What travels instead of the values themselves, and how it is summed."""

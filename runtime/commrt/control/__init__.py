@@ -1,0 +1,1 @@
+"""How ranks find each other and exchange control messages."""

@@ -1,0 +1,125 @@
+"""The memory of a program under way: input, output, and scratch for values that are not final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from commrt.core.algorithms import INPUT, Program
+from commrt.transports.base import Flat
+
+_KEPT = 16
+
+
+class Scratch:
+    """Buffers of one segment, used again and again: fresh pages cost as much as moving the data."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._free: list[Flat] = []
+
+    def take(self, n: int, dtype: np.dtype[Any]) -> Flat:
+        """Return an array of n elements with any content."""
+        wanted = n * dtype.itemsize
+        if wanted > self._nbytes:
+            return np.empty(n, dtype)
+        block = self._free.pop() if self._free else np.empty(self._nbytes, np.uint8)
+        return block[:wanted].view(dtype)
+
+    def give(self, array: Flat) -> None:
+        """Take an array back that nobody uses any more."""
+        block = array
+        while isinstance(block.base, np.ndarray):
+            block = block.base
+        if block.nbytes == self._nbytes and block.dtype == np.uint8 and len(self._free) < _KEPT:
+            self._free.append(block)
+
+
+class Arrays:
+    """Knows where every value of a program lives, and when its scratch is free again."""
+
+    def __init__(
+        self,
+        source: Flat,
+        out: Flat,
+        finish: Callable[[Flat], None] | None,
+        program: Program,
+        scratch: Scratch,
+    ) -> None:
+        self._source = source
+        self._out = out
+        self._finish = finish
+        self._program = program
+        self._scratch = scratch
+        self._partial: dict[int, Flat] = {}
+        self._users = _count_users(program)
+        self._begun = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of all values."""
+        return self._source.dtype
+
+    def begin(self) -> None:
+        """Make the local copies, once."""
+        if self._begun:
+            return
+        self._begun = True
+        for copy in self._program.copies:
+            source, out = self._source[copy.lo : copy.hi], self._out[copy.to :][: copy.hi - copy.lo]
+            if source.ctypes.data != out.ctypes.data:
+                np.copyto(out, source)
+            if self._finish is not None:
+                self._finish(out)
+
+    def landing(self, index: int) -> Flat:
+        """Return where a receive's bytes arrive."""
+        receive = self._program.receives[index]
+        if receive.final and receive.add is None:
+            return self._out[receive.lo : receive.hi]
+        target = self._scratch.take(receive.hi - receive.lo, self._source.dtype)
+        self._partial[index] = target
+        return target
+
+    def combine(self, index: int) -> None:
+        """Turn what arrived into the receive's result."""
+        receive = self._program.receives[index]
+        if receive.add is None:
+            return
+        arrived = self._partial[index]
+        other = self.value(receive.add, receive.lo, receive.hi)
+        result = self._out[receive.lo : receive.hi] if receive.final else arrived
+        if receive.arrived_first:
+            np.add(arrived, other, out=result)
+        else:
+            np.add(other, arrived, out=result)
+        self.release(receive.add)
+        if receive.final:
+            if self._finish is not None:
+                self._finish(result)
+            self._scratch.give(self._partial.pop(index))
+
+    def value(self, index: int, lo: int, hi: int) -> Flat:
+        """Return the input's [lo, hi), or what receive `index` resulted in."""
+        if index == INPUT:
+            return self._source[lo:hi]
+        return self._out[lo:hi] if self._program.receives[index].final else self._partial[index]
+
+    def release(self, index: int) -> None:
+        """Note that one user of a value is done with it."""
+        if index in self._partial and index in self._users:
+            self._users[index] -= 1
+            if not self._users[index]:
+                self._scratch.give(self._partial.pop(index))
+
+
+def _count_users(program: Program) -> dict[int, int]:
+    users: dict[int, int] = {}
+    for send in program.sends:
+        users[send.value] = users.get(send.value, 0) + 1
+    for receive in program.receives:
+        if receive.add is not None:
+            users[receive.add] = users.get(receive.add, 0) + 1
+    return {i: n for i, n in users.items() if i != INPUT and not program.receives[i].final}

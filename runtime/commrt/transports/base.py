@@ -1,0 +1,138 @@
+"""The interface of a transport, and the point-to-point wire most of them stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Flat = npt.NDArray[Any]
+"""A one-dimensional C-contiguous array of any supported dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A process set as one of its members sees it: world ranks in order, and our position."""
+
+    ranks: tuple[int, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Sets one operation's messages apart from all others that may be in flight.
+
+    `number` is the bucket's number in the job's order, `stage` the step of its conversation.
+    """
+
+    generation: int
+    epoch: int
+    number: int
+    stage: int
+
+
+class Work(Protocol):
+    """A collective under way. Thread safety: background thread only."""
+
+    def progress(self) -> bool:
+        """Move on without blocking; True when the result is there and our sends have drained.
+
+        Nothing is sent before the first call. Raises PeerLostError.
+        """
+
+    def steps(self) -> int:
+        """Messages that have gone through so far: a number that grows while data moves."""
+
+    def cancel(self) -> None:
+        """Take it back, on every member, whether it has started or not.
+
+        Then `progress` throws away what arrives until the channel is clean and returns True.
+        Inputs are as submitted if some member had not started.
+        """
+
+    def waiting_for(self) -> tuple[int, ...]:
+        """World ranks whose data is missing now."""
+
+
+class Transport(Protocol):
+    """Moves flat arrays between the members of a set. Every member makes the same calls.
+
+    Each call returns at once. Callers keep arrays as they are until the work is done. No byte of
+    an allreduce's `source` or `out` is written before every member's data has arrived.
+    Thread safety: background thread only.
+    """
+
+    revocable: bool
+
+    def allreduce(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        finish: Callable[[Flat], None] | None = None,
+    ) -> Work:
+        """Sum `source`, shape (n,), over members into `out`, which may be the same array.
+
+        `finish` is applied in place to each part of the sum, once, before others get it or with
+        equal bits on all.
+        """
+
+    def allgather(
+        self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]
+    ) -> Work:
+        """Gather `counts[r]` elements of each member r in `out`, in order."""
+
+    def alltoallv(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        sent: Sequence[int],
+        received: Sequence[int],
+    ) -> Work:
+        """Send `sent[r]` elements to member r and get `received[r]` of it, in order."""
+
+    def broadcast(
+        self, members: Members, channel: Channel, source: Flat, out: Flat, root: int
+    ) -> Work:
+        """Copy `source` of member number `root` to everyone's `out`."""
+
+    def close(self, orderly: bool) -> None:
+        """Give everything back; not `orderly`: touch no communicator, peers are lost."""
+
+
+Test = Callable[[], bool]
+"""Is the message through? Never blocks."""
+
+
+class Incoming(Protocol):
+    """A message that was asked for."""
+
+    def test(self) -> bool:
+        """Has it arrived? Never blocks."""
+
+    def cancel(self) -> None:
+        """Take the request back: the message was never sent."""
+
+
+class Wire(Protocol):
+    """Messages between world ranks, in order per (peer, tag). Background thread only."""
+
+    def send(self, peer: int, tag: int, data: Flat) -> Test:
+        """Start sending `data`."""
+
+    def receive(self, peer: int, tag: int, data: Flat) -> Incoming:
+        """Start receiving into `data`, whose size is the message's."""
+
+    def close(self, orderly: bool) -> None:
+        """Give the wire back; not `orderly`: touch no communicator."""
+
+
+def as_bytes(data: Flat) -> npt.NDArray[np.uint8]:
+    """View a flat array as bytes."""
+    return data.view(np.uint8)

@@ -1,0 +1,103 @@
+"""A transport that runs the algorithms of `core/algorithms.py` over a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from commrt.core import algorithms
+from commrt.core.algorithms import Program
+from commrt.transports.arrays import Scratch
+from commrt.transports.base import Channel, Flat, Members, Wire
+from commrt.transports.program import ProgramWork, Route
+
+SMALL = 64 << 10
+"""Bytes up to which recursive doubling is faster than the ring."""
+
+SEGMENT = 1 << 20
+"""Bytes of a ring's segment: large enough for few messages, small enough for the cache."""
+
+_STAGES = 16
+_TAGS = 8192
+
+
+class MessageTransport:
+    """See `Transport`. A set costs no communicator: its members use world ranks and tags."""
+
+    revocable = True
+
+    def __init__(self, wire: Wire, small: int = SMALL, segment: int = SEGMENT) -> None:
+        self._wire = wire
+        self._small = small
+        self._segment = segment
+        self._scratch = Scratch(segment)
+
+    def allreduce(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        finish: Callable[[Flat], None] | None = None,
+    ) -> ProgramWork:
+        """Recursive doubling for small vectors, a pipelined ring for others."""
+        size, n = len(members.ranks), source.size
+        if source.nbytes <= self._small or n < size:
+            program = algorithms.doubling_allreduce(members.index, size, n)
+        else:
+            program = algorithms.ring_allreduce(members.index, size, n, self._elements(source))
+        return self._start(members, channel, program, source, out, finish)
+
+    def allgather(
+        self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]
+    ) -> ProgramWork:
+        """Pass blocks round the ring."""
+        program = algorithms.ring_allgather(
+            members.index, len(members.ranks), counts, self._elements(source)
+        )
+        return self._start(members, channel, program, source, out, None)
+
+    def alltoallv(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        sent: Sequence[int],
+        received: Sequence[int],
+    ) -> ProgramWork:
+        """Exchange directly with every member."""
+        program = algorithms.alltoallv(members.index, len(members.ranks), sent, received)
+        return self._start(members, channel, program, source, out, None)
+
+    def broadcast(
+        self, members: Members, channel: Channel, source: Flat, out: Flat, root: int
+    ) -> ProgramWork:
+        """Send segments down a binomial tree."""
+        program = algorithms.tree_broadcast(
+            members.index, len(members.ranks), root, source.size, self._elements(source)
+        )
+        return self._start(members, channel, program, source, out, None)
+
+    def close(self, orderly: bool) -> None:
+        """Give the wire back."""
+        self._wire.close(orderly)
+
+    def _start(
+        self,
+        members: Members,
+        channel: Channel,
+        program: Program,
+        source: Flat,
+        out: Flat,
+        finish: Callable[[Flat], None] | None,
+    ) -> ProgramWork:
+        route = Route(self._wire, _tag(channel), members)
+        return ProgramWork(route, program, source, out, self._scratch, finish)
+
+    def _elements(self, source: Flat) -> int:
+        return max(1, self._segment // source.itemsize)
+
+
+def _tag(channel: Channel) -> int:
+    """Return an even tag that no other operation in flight has; MPI promises tags up to 32767."""
+    return 2 * ((channel.number * _STAGES + channel.stage) % _TAGS)
