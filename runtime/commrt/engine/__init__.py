@@ -1,0 +1,1 @@
+"""The background thread: carries out what the cores decide."""

@@ -1,0 +1,174 @@
+"""Finds the other ranks and wires one rank's engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from commrt.clock import Clock
+from commrt.config import Config, LauncherEnv
+from commrt.control.base import ControlLink
+from commrt.control.interfaces import common_address, own_addresses
+from commrt.control.launcher import LauncherLine
+from commrt.control.memory import MemoryHub
+from commrt.control.mpi_rendezvous import MpiRendezvous
+from commrt.control.peers import Card, compare, introduce, same_machine, same_processes, topology
+from commrt.control.zmq_ import ZmqLink
+from commrt.core.coordinator import Coordinator
+from commrt.core.member import Member
+from commrt.core.stall import StallWatch
+from commrt.engine.executor import Executor
+from commrt.engine.heart import Heart
+from commrt.engine.mpi_start import MpiState
+from commrt.engine.parts import Parts
+from commrt.engine.queue import TensorQueue
+from commrt.errors import ArgumentError, InitError
+from commrt.observe.trace import Trace
+from commrt.transports.base import Members, Transport
+from commrt.transports.local import LocalTransport
+from commrt.transports.message import MessageTransport
+from commrt.transports.mpi import MpiWire
+from commrt.types import WORLD, ProcessSetSpec, Topology
+from commrt.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `init()` was asked for. `check` is called while waiting for others; it may raise."""
+
+    config: Config
+    env: LauncherEnv
+    comm: Any
+    sets: tuple[tuple[int, ...], ...]
+    generation: int
+    clock: Clock
+    check: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank found itself, and its lines to the others."""
+
+    topology: Topology
+    link: ControlLink
+    transport: Transport
+    launcher: LauncherLine
+
+
+def find_place(order: Order) -> tuple[Place, MpiState | None]:
+    """Meet the other ranks, or find that there are none. Blocks; raises InitError."""
+    if not order.env.family and order.comm is None:
+        launcher = LauncherLine("")
+        alone = topology(0, [_card(order, 0, b"")])
+        return Place(alone, MemoryHub(1).link(0), LocalTransport(), launcher), None
+    mpi = MpiState()
+    mpi.check_size(order.env)
+    return _meet(order, mpi), mpi
+
+
+def _meet(order: Order, mpi: MpiState) -> Place:
+    parent = mpi.communicator(order.comm)
+    comm, request = parent.Idup()
+    rendezvous = MpiRendezvous(comm, order.config.init_timeout, order.check)
+    rendezvous.wait(request, "making a communicator")
+    rank = comm.Get_rank()
+    public, secret = zmq.curve_keypair()
+    cards = [
+        msgspec.msgpack.decode(blob, type=Card)
+        for blob in rendezvous.exchange(msgspec.msgpack.encode(_card(order, rank, public)))
+    ]
+    compare(cards)
+    here = topology(rank, cards)
+    launcher = LauncherLine(order.env.shim)
+    link = ZmqLink(rank, launcher)
+    try:
+        _connect(link, rendezvous, cards, rank, secret)
+    except BaseException:
+        link.close()
+        raise
+    transport = MessageTransport(MpiWire(comm)) if len(cards) > 1 else LocalTransport()
+    return Place(here, link, transport, launcher)
+
+
+def _connect(
+    link: ZmqLink, rendezvous: MpiRendezvous, cards: Sequence[Card], rank: int, secret: bytes
+) -> None:
+    blob = b""
+    if rank == 0:
+        far = [card for card in cards if not same_machine(cards[0], card)]
+        address = None
+        if far:
+            address = common_address(cards[0].addresses, [card.addresses for card in far])
+            if address is None:
+                blob = _NO_ADDRESS
+        keys = {card.public_key: card.rank for card in cards}
+        if blob != _NO_ADDRESS:
+            server, addresses = link.listen(keys, address)
+            blob = msgspec.msgpack.encode((server, addresses))
+    blob = rendezvous.exchange(blob)[0]
+    if blob == _NO_ADDRESS:
+        raise InitError(
+            f"rank 0's host {cards[0].host} has no network interface whose subnet all other hosts "
+            f"share; its addresses are {', '.join(cards[0].addresses)}"
+        )
+    if rank != 0:
+        server, addresses = msgspec.msgpack.decode(blob, type=tuple[bytes, list[str]])
+        near = same_machine(cards[0], cards[rank])
+        link.connect(addresses[0 if near else -1], server, cards[rank].public_key, secret)
+    own = cards[rank]
+    link.guard({c.rank: c.pid for c in cards if c.rank != rank and same_processes(own, c)})
+
+
+_NO_ADDRESS = b"no address"
+
+
+def assemble(order: Order, place: Place) -> Parts:
+    """Wire the parts of a rank that has found its place."""
+    here, config = place.topology, order.config
+    sets = _process_sets(order.sets, here.size)
+    members = {
+        s.id: Members(s.ranks, s.ranks.index(here.rank))
+        for s in sets.values()
+        if here.rank in s.ranks
+    }
+    coordinator = None
+    if here.rank == 0:
+        stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
+        coordinator = Coordinator(here.size, sets, config.bucket, stalls)
+    return Parts(
+        topology=here,
+        generation=order.generation,
+        link=place.link,
+        launcher=place.launcher,
+        member=Member(here.rank, here.hosts, config.stall_warn),
+        coordinator=coordinator,
+        queue=TensorQueue(place.link.wake, order.clock),
+        executor=Executor(place.transport, members, order.generation, order.clock),
+        heart=Heart(),
+        trace=Trace(),
+    )
+
+
+def spin_allowed(here: Topology) -> bool:
+    """Spinning pays only while every rank has a core."""
+    return here.local_size <= len(os.sched_getaffinity(0))
+
+
+def _card(order: Order, rank: int, public: bytes) -> Card:
+    return introduce(rank, __version__, order.config.shared(), order.sets, public, own_addresses())
+
+
+def _process_sets(wanted: Sequence[Sequence[int]], size: int) -> dict[int, ProcessSetSpec]:
+    sets = {WORLD: ProcessSetSpec(WORLD, tuple(range(size)))}
+    for number, ranks in enumerate(wanted, start=1):
+        if not ranks or min(ranks) < 0 or max(ranks) >= size or len(set(ranks)) != len(ranks):
+            raise ArgumentError(
+                f"process set {list(ranks)} is not a set of different ranks below {size}"
+            )
+        sets[number] = ProcessSetSpec(number, tuple(sorted(ranks)))
+    return sets

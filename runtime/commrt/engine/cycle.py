@@ -1,0 +1,230 @@
+"""The loop of the background thread: gathers events, carries out actions, decides nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from collections import deque
+
+import numpy as np
+
+from commrt.clock import Clock
+from commrt.control.base import PeerGone, Received
+from commrt.core import wire
+from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
+from commrt.core.member import COORDINATOR
+from commrt.engine.executor import outcome
+from commrt.engine.goodbye import Departure
+from commrt.engine.losses import Losses
+from commrt.engine.pace import Pace
+from commrt.engine.parts import Parts
+from commrt.engine.transfers import TransferWatch
+from commrt.errors import CommError, EngineError, PeerLostError, ShutdownError
+from commrt.observe.trace import BucketRecord
+
+log = logging.getLogger("commrt.engine")
+
+_PR_SET_TIMERSLACK = 29
+_UPWARD = (wire.Hello, wire.Ready, wire.Report, wire.Leaving)
+
+
+class Cycle:
+    """One rank's loop. Thread safety: background thread only; `Departure` has its own rules."""
+
+    def __init__(
+        self, parts: Parts, departure: Departure, pace: Pace, transfers: TransferWatch, clock: Clock
+    ) -> None:
+        self._parts = parts
+        self._departure = departure
+        self._pace = pace
+        self._transfers = transfers
+        self._clock = clock
+        self._losses = Losses(parts.topology.hosts)
+        self._todo: deque[Action] = deque()
+        self._end: Stop | None = None
+
+    def run_once(self) -> Stop | None:
+        """Go round once, sleeping if there is nothing to do; return how it ended, or None."""
+        parts = self._parts
+        events = self._sleep_and_poll()
+        now = self._clock()
+        parts.heart.beat(now)
+        for event in events:
+            self._receive(event, now)
+        new = parts.queue.drain()
+        if new:
+            self._todo.extend(parts.member.submit([s.request for s in new], now))
+        self._todo.extend(self._departure.actions(parts.member, parts.queue.empty(), now))
+        self._tick(now)
+        self._carry_out(now)
+        if parts.executor.busy():
+            parts.heart.call = f"moving {parts.executor.current()}"
+            self._move()
+        if self._end is not None and self._end.error is None and parts.executor.busy():
+            return None  # what was scheduled before the goodbye is finished first
+        return self._end
+
+    def begin(self) -> None:
+        """Tell the coordinator that we are here."""
+        self._todo.append(SendControl(COORDINATOR, wire.Hello()))
+        self._parts.link.wake()
+
+    def _sleep_and_poll(self) -> list[Received | PeerGone]:
+        parts = self._parts
+        now = self._clock()
+        timeout = self._next_deadline(now)
+        if parts.executor.busy():
+            nap = self._pace.nap(parts.executor.steps(), now)
+            if 0 < nap < 0.001:
+                time.sleep(nap)  # epoll counts in milliseconds
+                nap = 0.0
+            return parts.link.poll(nap)
+        parts.heart.rest()
+        return parts.link.poll(timeout)
+
+    def _next_deadline(self, now: float) -> float | None:
+        parts = self._parts
+        times = [
+            parts.member.deadline(),
+            parts.coordinator.deadline() if parts.coordinator is not None else None,
+            self._losses.deadline(),
+            self._departure.deadline(),
+        ]
+        known = [t for t in times if t is not None]
+        return max(0.0, min(known) - now) if known else None
+
+    def _receive(self, event: Received | PeerGone, now: float) -> None:
+        parts = self._parts
+        if isinstance(event, PeerGone):
+            if event.rank != parts.topology.rank:
+                self._losses.add(event.rank, event.why, now)
+            return
+        try:
+            generation, _, message = wire.decode(event.data)
+        except ValueError as exc:
+            log.warning(
+                "rank %d: ignored a message of rank %d: %s", parts.topology.rank, event.rank, exc
+            )
+            return
+        if generation == parts.generation:
+            self._deliver(event.rank, message, now)
+
+    def _deliver(self, rank: int, message: wire.Message, now: float) -> None:
+        parts = self._parts
+        if isinstance(message, _UPWARD):
+            if parts.coordinator is not None:
+                self._todo.extend(parts.coordinator.receive(rank, message, now))
+        else:
+            self._todo.extend(parts.member.receive(message))
+
+    def _tick(self, now: float) -> None:
+        parts = self._parts
+        self._todo.extend(parts.member.tick(now))
+        if parts.coordinator is not None:
+            self._todo.extend(parts.coordinator.tick(now))
+        self._todo.extend(self._transfers.tick(parts.executor, now))
+        lost = self._losses.due(now)
+        if lost is not None:
+            if parts.coordinator is not None:
+                self._todo.extend(parts.coordinator.lost(*lost))
+            else:
+                self._todo.append(Stop(self._losses.error(*lost)))
+
+    def _carry_out(self, now: float) -> None:
+        parts = self._parts
+        while self._todo and (self._end is None or self._end.error is None):
+            match self._todo.popleft():
+                case SendControl(rank=rank, message=message):
+                    if rank == parts.topology.rank:
+                        self._deliver(rank, message, now)
+                    else:
+                        parts.link.send(rank, wire.encode(parts.generation, 0, message))
+                case Execute(bucket=bucket):
+                    keys = [(bucket.set_id, operation.name) for operation in bucket.operations]
+                    if not parts.executor.busy():
+                        self._pace.begin(now)
+                    parts.executor.start(bucket, [parts.queue.find(key) for key in keys], now)
+                case Fail(set_id=set_id, name=name, error=error):
+                    parts.queue.fail((set_id, name), error)
+                case Warn(text=text):
+                    log.warning("rank %d: %s", parts.topology.rank, text)
+                case PeersLeft(ranks=ranks):
+                    self._losses.leave(ranks)
+                case Started():
+                    self._departure.started()
+                case Stop() as stop:
+                    self._end = stop
+
+    def _move(self) -> None:
+        parts = self._parts
+        for running in parts.executor.progress():
+            done = self._clock()
+            for place, submission in enumerate(running.submissions):
+                parts.queue.finish(submission)
+                submission.handle.complete(outcome(running, place))
+            names = tuple(s.request.name for s in running.submissions)
+            nbytes = sum(a.nbytes for s in running.submissions for a in s.sources)
+            submitted = min(s.submitted for s in running.submissions)
+            parts.trace.add(
+                BucketRecord(
+                    running.bucket.number,
+                    names,
+                    nbytes,
+                    running.wire_nbytes,
+                    submitted,
+                    running.ready,
+                    running.started,
+                    done,
+                )
+            )
+
+
+def engine_main(cycle: Cycle, parts: Parts, linger: float) -> CommError | None:
+    """Run the loop to its end; then tell the peers, fail every open handle, close everything."""
+    _nap_precisely()
+    np.seterr(all="ignore")  # this thread's own setting: overflow is the user's business
+    rank = parts.topology.rank
+    error: CommError | None = None
+    try:
+        while (stop := cycle.run_once()) is None:
+            continue
+        error = stop.error
+    except Exception as exc:  # the last line of defence
+        log.exception("rank %d: the background thread failed", rank)
+        error = EngineError(f"rank {rank}: the background thread failed: {exc!r}")
+    finally:
+        _end(parts, error, linger)
+    return error
+
+
+def _nap_precisely() -> None:
+    """Let this thread's short sleeps end within a microsecond, not within the usual fifty."""
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+
+
+def _end(parts: Parts, error: CommError | None, linger: float) -> None:
+    """Peers must not wait for us, and no handle may hang."""
+    if isinstance(error, PeerLostError):
+        error = _with_operations(error, parts.queue.names())
+        parts.launcher.consequence(f"PeerLostError: {error}")
+    elif isinstance(error, ShutdownError):
+        parts.launcher.consequence(f"ShutdownError: {error}")
+    if error is not None:
+        message = wire.encode(parts.generation, 0, wire.Stop(type(error).__name__, str(error)))
+        if parts.coordinator is not None:
+            for rank in range(1, parts.topology.size):
+                parts.link.send(rank, message)
+        elif isinstance(error, EngineError):
+            parts.link.send(COORDINATOR, message)
+    reason = error or ShutdownError(f"rank {parts.topology.rank}: the runtime was shut down")
+    parts.queue.close(reason)
+    parts.executor.close(orderly=error is None)
+    parts.link.close(linger)
+
+
+def _with_operations(error: PeerLostError, names: list[str]) -> PeerLostError:
+    shown = ", ".join(repr(name) for name in names[:8])
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    text = f"{error}; in flight: {shown}{more}" if names else f"{error}; nothing was in flight"
+    return PeerLostError(text, error.ranks, error.hosts, names)

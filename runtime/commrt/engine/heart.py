@@ -1,0 +1,44 @@
+"""Signs of life of the background thread, and how long others waited for it."""
+
+from __future__ import annotations
+
+import threading
+
+from commrt.errors import EngineError
+
+_STUCK = 30.0
+
+
+class Heart:
+    """Thread safety: `beat`, `rest` and `call` background thread only, the rest any thread."""
+
+    def __init__(self) -> None:
+        self.call = "starting"
+        self._busy_since: float | None = None
+        self._lock = threading.Lock()
+        self._exposed = 0.0
+
+    def beat(self, now: float) -> None:
+        """Note that the thread has come round once more and is at work."""
+        self._busy_since = now
+
+    def rest(self) -> None:
+        """Note that the thread sleeps until something happens."""
+        self._busy_since = None
+
+    def check(self, now: float) -> None:
+        """Raise EngineError if one step has taken 30 s."""
+        since = self._busy_since
+        if since is not None and now - since > _STUCK:
+            raise EngineError(
+                f"the background thread has been in one call for {now - since:.0f} s: {self.call}"
+            )
+
+    def waited(self, seconds: float) -> None:
+        """Add to the time that callers waited."""
+        with self._lock:
+            self._exposed += seconds
+
+    def exposed(self) -> float:
+        """Seconds that callers have waited in all."""
+        return self._exposed

@@ -1,0 +1,53 @@
+"""Who is lost, gathered for a moment so that two deaths at once are told together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commrt.core.member import peer_lost
+from commrt.errors import PeerLostError
+
+_WINDOW = 0.2
+
+
+class Losses:
+    """Collects losses; ranks that have said goodbye do not count. Pure."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = tuple(hosts)
+        self._why: dict[int, str] = {}
+        self._left: set[int] = set()
+        self._until: float | None = None
+
+    def leave(self, ranks: Sequence[int]) -> None:
+        """Note that these ranks have said goodbye."""
+        self._left.update(ranks)
+        for rank in ranks:
+            self._why.pop(rank, None)
+        if not self._why:
+            self._until = None
+
+    def add(self, rank: int, why: str, now: float) -> None:
+        """Note a loss. What ended a process counts more than that its connection closed."""
+        if rank in self._left:
+            return
+        if rank not in self._why or "connection" in self._why[rank]:
+            self._why[rank] = why
+        if self._until is None:
+            self._until = now + _WINDOW
+
+    def deadline(self) -> float | None:
+        """When `due` is next needed."""
+        return self._until
+
+    def due(self, now: float) -> tuple[list[int], list[str]] | None:
+        """Return ranks and reasons once the moment is over."""
+        if self._until is None or now < self._until:
+            return None
+        self._until = None
+        ranks = sorted(self._why)
+        return ranks, [self._why[r] for r in ranks]
+
+    def error(self, ranks: Sequence[int], why: Sequence[str]) -> PeerLostError:
+        """Return the error for these losses."""
+        return peer_lost(ranks, self._hosts, why)

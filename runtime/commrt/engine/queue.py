@@ -1,0 +1,116 @@
+"""The one door into the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from commrt.core.ids import Key
+from commrt.engine.memory import MemoryMap
+from commrt.engine.submission import Submission
+from commrt.errors import CommError, DuplicateNameError, ShutdownError
+from commrt.types import Kind
+
+
+class TensorQueue:
+    """Submissions not yet completed. Thread safety: `submit` any; the rest background only.
+
+    What `submit` accepts will be completed or failed.
+    """
+
+    def __init__(self, wake: Callable[[], None], clock: Callable[[], float]) -> None:
+        self._lock = threading.Lock()
+        self._wake = wake
+        self._clock = clock
+        self._new: list[Submission] = []
+        self._open: dict[Key, Submission] = {}
+        self._memory = MemoryMap()
+        self._ordinals: dict[tuple[int, Kind], int] = {}
+        self._error: CommError | None = None
+
+    def submit(self, submission: Submission) -> None:
+        """Accept an operation, or raise ShutdownError or DuplicateNameError and forget it."""
+        with self._lock:  # check, insert, wake: nothing slips past close()
+            if self._error is not None:
+                raise closed(self._error, submission)
+            request = submission.request
+            ordinal = (request.set_id, request.signature.kind)
+            if not request.named:
+                count = self._ordinals.get(ordinal, 0)
+                name = f"{request.signature.kind.value}.unnamed.{count}"
+                request = submission.request = replace(request, name=name)
+                submission.handle.name = name
+            if submission.key in self._open:
+                raise DuplicateNameError(
+                    f"{request.name!r} is in flight already; wait for it or use another name"
+                )
+            other = self._memory.conflict(submission.sources, submission.outs)
+            if other is not None:
+                raise DuplicateNameError(
+                    f"{request.name!r} uses memory that {other!r}, still in flight, uses too"
+                )
+            if not request.named:
+                self._ordinals[ordinal] = count + 1
+            self._memory.add(request.name, submission.sources, submission.outs)
+            self._open[submission.key] = submission
+            submission.submitted = self._clock()
+            self._new.append(submission)
+        self._wake()  # never blocks
+
+    def drain(self) -> list[Submission]:
+        """Return what was accepted since the last call."""
+        if not self._new:
+            return []
+        with self._lock:
+            new, self._new = self._new, []
+        return new
+
+    def find(self, key: Key) -> Submission:
+        """Return an open submission."""
+        return self._open[key]
+
+    def finish(self, submission: Submission) -> None:
+        """Forget a submission: its memory and name are free. Complete its handle after this."""
+        with self._lock:
+            self._forget(submission)
+
+    def fail(self, key: Key, error: CommError) -> None:
+        """End one open submission with an error."""
+        with self._lock:
+            submission = self._open.get(key)
+            if submission is None:
+                return
+            self._forget(submission)
+        submission.handle.fail(error)
+
+    def names(self) -> list[str]:
+        """Names of all open submissions, oldest first."""
+        with self._lock:
+            return [name for _, name in self._open]
+
+    def empty(self) -> bool:
+        """Is nothing open?"""
+        return not self._open
+
+    def close(self, error: CommError) -> None:
+        """Refuse everything from now on and fail what is open."""
+        with self._lock:
+            self._error = self._error or error
+            orphans = list(self._open.values())
+            self._open.clear()
+            self._new.clear()
+        for submission in orphans:  # outside the lock: a callback may submit again
+            submission.handle.fail(error)
+
+    def _forget(self, submission: Submission) -> None:
+        del self._open[submission.key]
+        self._memory.remove(submission.request.name, submission.sources, submission.outs)
+
+
+def closed(error: CommError, submission: Submission) -> CommError:
+    """Return what a submission after `close(error)` raises: the cause, if it was a failure."""
+    if not isinstance(error, ShutdownError):
+        return error
+    name = submission.request.name or submission.request.signature.kind.value
+    return ShutdownError(f"{name!r} was submitted after the runtime had ended: {error}")
