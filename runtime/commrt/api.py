@@ -221,13 +221,11 @@ def grouped_allreduce(
     timeout: float | None = None,
 ) -> list[Any]:
     """Do `allreduce` of several arrays of one dtype as one operation: all or none."""
-    return (
-        session()
-        .grouped_allreduce_async(  # type: ignore[no-any-return]
-            xs, name, op, prescale_factor, postscale_factor, compression, process_set
-        )
-        .wait(timeout)
+    handle = session().grouped_allreduce_async(
+        xs, name, op, prescale_factor, postscale_factor, compression, process_set
     )
+    results: list[Any] = handle.wait(timeout)
+    return results
 
 
 def allgather(

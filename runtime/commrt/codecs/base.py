@@ -45,7 +45,8 @@ class Yield:
     """Ask for nothing: let the engine look at its inbox between two slices of work."""
 
 
-Step = Reduce | AllToAll | AllGather | Yield
+Collective = Reduce | AllToAll | AllGather
+Step = Collective | Yield
 Conversation = Generator[Step, None, None]
 
 

@@ -42,9 +42,10 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the runtime. `error` is None after an orderly goodbye."""
+    """End the runtime. `error` is None after an orderly goodbye; `ours`: we ended it ourselves."""
 
     error: CommError | None
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

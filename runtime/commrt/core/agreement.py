@@ -14,6 +14,8 @@ def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str
         return _difference(requests, ranks)
     rows: tuple[tuple[int, ...], ...] = ()
     if first.signature.kind is Kind.ALLGATHER:
+        if any(len(requests[r].rows) != len(first.signature.tensors) for r in ranks):
+            return f"allgather {first.name!r}: a rank did not give one first dimension per tensor"
         rows = tuple(zip(*(requests[r].rows for r in ranks), strict=True))
     absent: tuple[int, ...] = ()
     if all(requests[r].absent for r in ranks):
@@ -33,7 +35,7 @@ def _difference(requests: Mapping[int, Request], ranks: Sequence[int]) -> str:
             return (
                 f"{first.signature.kind.value} {first.name!r}: {what} differs between ranks. {said}"
             )
-    raise AssertionError("signatures differ in no facet")
+    return f"{first.signature.kind.value} {first.name!r}: a scale factor is not a number"
 
 
 def _by_value(values: Mapping[int, str]) -> list[tuple[str, list[int]]]:

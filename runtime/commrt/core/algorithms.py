@@ -158,6 +158,8 @@ def ring_allgather(rank: int, size: int, counts: Sequence[int], segment: int) ->
     starts = _offsets(counts)
     right, left = (rank + 1) % size, (rank - 1) % size
     copies = (Copy(0, counts[rank], starts[rank]),)
+    if size == 1:
+        return Program((), (), copies)
     sends: list[Send] = []
     receives: list[Receive] = []
     for lo, hi in cut(0, counts[rank], segment):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from commrt.core import fusion
 from commrt.core.actions import Action, SendControl
 from commrt.core.agreement import agree
+from commrt.core.dooms import Dooms
 from commrt.core.goodbye import Goodbye
-from commrt.core.ids import IdTable, Key
+from commrt.core.ids import CAPACITY, IdTable, Key
 from commrt.core.stall import StallWatch
 from commrt.core.wire import (
     Failed,
@@ -37,15 +38,6 @@ class Pending:
     by_name: bool = False
 
 
-@dataclass(slots=True)
-class Doomed:
-    """An operation that has failed already and that `waiting` ranks have yet to submit."""
-
-    error: str
-    text: str
-    waiting: set[int]
-
-
 class Coordinator:
     """Decides for all process sets under one global order. Background thread of rank 0 only.
 
@@ -53,13 +45,14 @@ class Coordinator:
     """
 
     def __init__(
-        self, size: int, sets: Mapping[int, ProcessSetSpec], limit: int, stalls: StallWatch
-    ) -> None:
+        self, size: int, sets: Mapping[int, ProcessSetSpec], limit: int, stalls: StallWatch,
+        capacity: int = CAPACITY,
+    ) -> None:  # fmt: skip
         self._sets = dict(sets)
         self._limit = limit
-        self._ids = IdTable()
+        self._ids = IdTable(capacity)
         self._pending: dict[Key, Pending] = {}
-        self._doomed: dict[Key, Doomed] = {}
+        self._dooms = Dooms()
         self._stalls = stalls
         self._goodbye = Goodbye(size)
         self._numbers = 0
@@ -69,22 +62,20 @@ class Coordinator:
         match message:
             case Ready():
                 return self._ready(rank, message, now)
-            case Report(set_id=set_id, name=name, text=text):
-                return self._fail((set_id, name), "RemoteError", f"rank {rank}: {text}", {rank})
-            case Leaving(why=why, final=final):
-                actions = self._abandon_without(rank, self._goodbye.leave(rank, why))
-                if final:
-                    actions += self._withdraw(rank)
-                return actions + self._goodbye.farewells(self._open_ranks())
+            case Report():
+                return self._report(rank, message)
+            case Leaving():
+                return self._leave(rank, message)
             case Hello():
                 return self._goodbye.hello(rank)
         return []
 
     def lost(self, ranks: Sequence[int], why: Sequence[str]) -> list[Action]:
         """Tell everyone, ourselves last, that these ranks are lost."""
-        return self._goodbye.broadcast(Lost(tuple(ranks), tuple(why)), without=ranks)
+        self._goodbye.lose(ranks)
+        return list(self._goodbye.broadcast(Lost(tuple(ranks), tuple(why))))
 
-    def stop(self, message: Message) -> list[Action]:
+    def stop(self, message: Message) -> list[SendControl]:
         """Tell every other rank that still listens."""
         return self._goodbye.broadcast(message, without=(0,))
 
@@ -99,11 +90,26 @@ class Coordinator:
         for key in self._stalls.expired(now):
             text = self._stalls.text([key], self._missing, now)
             actions += self._fail(key, "StallError", text, set())
-        return actions
+        return actions + self._farewells() if actions else []
 
     def deadline(self) -> float | None:
         """When `tick` is next needed."""
         return self._stalls.deadline()
+
+    def _report(self, rank: int, message: Report) -> list[Action]:
+        key = (message.set_id, message.name)
+        if self._dooms.take(key, rank) is not None:
+            return []  # it has failed already, and this rank did not wait for it
+        actions = self._fail(key, "RemoteError", f"rank {rank}: {message.text}", {rank})
+        return actions + self._farewells()
+
+    def _leave(self, rank: int, message: Leaving) -> list[Action]:
+        if not message.final and self._goodbye.postpone(rank, message):
+            return []
+        actions = self._abandon_without(rank, self._goodbye.leave(rank, message.why))
+        if message.final:
+            actions += self._withdraw(rank)
+        return actions + self._farewells()
 
     def _ready(self, rank: int, message: Ready, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -134,17 +140,16 @@ class Coordinator:
             if len(pending.requests) == len(self._sets[request.set_id].ranks):
                 complete.append(key)
         if unknown:
+            self._goodbye.ask_again(rank)
             actions.append(SendControl(rank, Forgotten(tuple(unknown))))
         if complete:
             actions += self._schedule(complete)
-        return actions
+        leaving = self._goodbye.answered(rank) if message.again else None
+        return actions if leaving is None else actions + self._leave(rank, leaving)
 
     def _refuse(self, rank: int, key: Key, request: Request) -> Action | None:
-        doomed = self._doomed.get(key)
-        if doomed is not None and rank in doomed.waiting:
-            doomed.waiting.discard(rank)
-            if not doomed.waiting:
-                del self._doomed[key]
+        doomed = self._dooms.take(key, rank)
+        if doomed is not None:
             return SendControl(rank, Failed(*key, doomed.error, doomed.text))
         members = self._sets.get(request.set_id)
         if members is None or rank not in members.ranks:
@@ -182,15 +187,17 @@ class Coordinator:
         # Our own copy last: peers get theirs while we are still busy with ours.
         for rank in sorted(buckets, reverse=True):
             actions.append(SendControl(rank, Schedule(tuple(buckets[rank]))))
-        return actions + self._goodbye.farewells(self._open_ranks())
+        return actions + self._farewells()
 
     def _item(self, pending: Pending, request: Request, agreed: Agreed) -> Item:
         if not request.named:
             return Item(-1, request.name, agreed.rows, agreed.absent)
         id = self._ids.find(request)
+        new = id is None  # also when others of the same message have just evicted it
         if id is None:
             id = self._ids.add(replace(request, rows=(), absent=()))
-        return Item(id, request.name if pending.by_name else "", agreed.rows, agreed.absent)
+        by_name = new or pending.by_name
+        return Item(id, request.name if by_name else "", agreed.rows, agreed.absent)
 
     def _fail(self, key: Key, error: str, text: str, done: set[int]) -> list[Action]:
         """Fail an operation on every member; those not in `done` fail when they submit it."""
@@ -200,11 +207,9 @@ class Coordinator:
         if members is None:
             return []
         submitted = set(pending.requests) if pending else set()
-        waiting = set(members.ranks) - submitted - done
-        if waiting:
-            self._doomed[key] = Doomed(error, text, waiting)
+        self._dooms.add(key, error, text, set(members.ranks) - submitted - done)
         failed = Failed(*key, error, text)
-        return [SendControl(r, failed) for r in sorted(submitted - done)]
+        return [SendControl(r, failed) for r in sorted(submitted)]
 
     def _abandon_without(self, rank: int, text: str) -> list[Action]:
         """Fail what waits for a rank that submits nothing more."""
@@ -232,5 +237,6 @@ class Coordinator:
         submitted = self._pending[key].requests
         return [r for r in self._sets[key[0]].ranks if r not in submitted]
 
-    def _open_ranks(self) -> set[int]:
-        return {r for pending in self._pending.values() for r in pending.requests}
+    def _farewells(self) -> list[Action]:
+        busy = {r for pending in self._pending.values() for r in pending.requests}
+        return self._goodbye.farewells(busy)

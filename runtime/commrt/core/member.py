@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from commrt import errors
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
-from commrt.core.ids import IdTable, Key
+from commrt.core.ids import CAPACITY, IdTable, Key
 from commrt.core.wire import (
     Failed,
     Farewell,
@@ -35,12 +35,14 @@ COORDINATOR = 0
 class Member:
     """Turns submissions and the coordinator's messages into actions. Background thread only."""
 
-    def __init__(self, rank: int, hosts: Sequence[str], stall_warn: float) -> None:
+    def __init__(
+        self, rank: int, hosts: Sequence[str], stall_warn: float, capacity: int = CAPACITY
+    ) -> None:
         self._rank = rank
         self._hosts = tuple(hosts)
         self._stall_warn = stall_warn
-        self._ids = IdTable()
-        self._open: dict[Key, tuple[Request, float]] = {}
+        self._ids = IdTable(capacity)
+        self._open: dict[Key, tuple[Request, float, int | None]] = {}
         self._open_ids: dict[int, Key] = {}
         self._warned_at = 0.0
 
@@ -51,8 +53,8 @@ class Member:
         rows: dict[int, tuple[int, ...]] = {}
         absent: dict[int, tuple[int, ...]] = {}
         for request in requests:
-            self._open[request.set_id, request.name] = (request, now)
             id = self._ids.find(request) if request.named else None
+            self._open[request.set_id, request.name] = (request, now, id)
             if id is None:
                 new.append(request)
                 continue
@@ -138,22 +140,24 @@ class Member:
 
     def _agreed(self, set_id: int, item: Item) -> Agreed:
         key = (set_id, item.name) if item.name else self._open_ids[item.id]
-        request, _ = self._open.pop(key)
-        self._open_ids.pop(item.id, None)
+        request = self._close(key)
+        assert request is not None
         if item.name and item.id >= 0:
             self._ids.learn(item.id, request)
         return Agreed(request.name, request.signature, item.rows, item.absent)
 
-    def _close(self, key: Key) -> None:
-        self._open.pop(key, None)
-        self._open_ids = {id: k for id, k in self._open_ids.items() if k != key}
+    def _close(self, key: Key) -> Request | None:
+        request, _, id = self._open.pop(key, (None, 0.0, None))
+        if id is not None:
+            self._open_ids.pop(id, None)
+        return request
 
     def _announce_again(self, ids: Sequence[int]) -> list[Action]:
         keys = [self._open_ids.pop(i, None) for i in ids]
         for i in ids:
             self._ids.forget(i)
         again = tuple(self._open[key][0] for key in keys if key is not None)
-        return [self._tell(Ready(again))] if again else []
+        return [self._tell(Ready(again, again=True))]
 
     def _tell(self, message: Message) -> SendControl:
         return SendControl(COORDINATOR, message)

@@ -21,7 +21,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     """Member to coordinator: these operations are submitted here.
 
     `new` are announced in full; bit i of `bits` (little endian) stands for id `base + i`.
-    `rows` and `absent` complete the requests behind ids.
+    `rows` and `absent` complete the requests behind ids. `again`: it answers a `Forgotten`.
     """
 
     new: tuple[Request, ...] = ()
@@ -29,6 +29,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     bits: bytes = b""
     rows: dict[int, tuple[int, ...]] = {}
     absent: dict[int, tuple[int, ...]] = {}
+    again: bool = False
 
 
 class Report(msgspec.Struct, tag="report", array_like=True, frozen=True):
@@ -143,7 +144,7 @@ def decode(data: bytes) -> tuple[int, int, Message]:
     """Return (generation, epoch, message). Raises ValueError on anything else."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:
         raise ValueError(f"not a control message: {exc}") from None
 
 

@@ -185,17 +185,15 @@ def engine_main(cycle: Cycle, parts: Parts, linger: float) -> CommError | None:
     _nap_precisely()
     np.seterr(all="ignore")  # this thread's own setting: overflow is the user's business
     rank = parts.topology.rank
-    error: CommError | None = None
+    stop: Stop | None = None
     try:
         while (stop := cycle.run_once()) is None:
             continue
-        error = stop.error
     except Exception as exc:  # the last line of defence
         log.exception("rank %d: the background thread failed", rank)
         error = EngineError(f"rank {rank}: the background thread failed: {exc!r}")
-    finally:
-        _end(parts, error, linger)
-    return error
+        stop = Stop(error, ours=True)
+    return _end(parts, stop, linger)
 
 
 def _nap_precisely() -> None:
@@ -203,24 +201,37 @@ def _nap_precisely() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 
 
-def _end(parts: Parts, error: CommError | None, linger: float) -> None:
+def _end(parts: Parts, stop: Stop, linger: float) -> CommError | None:
     """Peers must not wait for us, and no handle may hang."""
+    error = stop.error
     if isinstance(error, PeerLostError):
         error = _with_operations(error, parts.queue.names())
-        parts.launcher.consequence(f"PeerLostError: {error}")
-    elif isinstance(error, ShutdownError):
-        parts.launcher.consequence(f"ShutdownError: {error}")
+    if error is not None and not stop.ours:
+        parts.launcher.consequence(f"{type(error).__name__}: {error}")
     if error is not None:
-        message = wire.encode(parts.generation, 0, wire.Stop(type(error).__name__, str(error)))
-        if parts.coordinator is not None:
-            for rank in range(1, parts.topology.size):
-                parts.link.send(rank, message)
-        elif isinstance(error, EngineError):
-            parts.link.send(COORDINATOR, message)
+        _tell_peers(parts, error, linger)
     reason = error or ShutdownError(f"rank {parts.topology.rank}: the runtime was shut down")
     parts.queue.close(reason)
     parts.executor.close(orderly=error is None)
     parts.link.close(linger)
+    return error
+
+
+def _tell_peers(parts: Parts, error: CommError, linger: float) -> None:
+    """Rank 0 stays until the others have heard: a connection closed early takes the text along."""
+    message = wire.Stop(type(error).__name__, str(error))
+    if parts.coordinator is None:
+        if isinstance(error, EngineError):
+            parts.link.send(COORDINATOR, wire.encode(parts.generation, 0, message))
+        return
+    listening = set()
+    for order in parts.coordinator.stop(message):
+        parts.link.send(order.rank, wire.encode(parts.generation, 0, message))
+        listening.add(order.rank)
+    deadline = time.monotonic() + linger
+    while listening and (left := deadline - time.monotonic()) > 0:
+        gone = [event.rank for event in parts.link.poll(left) if isinstance(event, PeerGone)]
+        listening.difference_update(gone)
 
 
 def _with_operations(error: PeerLostError, names: list[str]) -> PeerLostError:

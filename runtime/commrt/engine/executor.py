@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commrt.codecs.base import AllGather, AllToAll, Exchange, Reduce, Step, Yield
+from commrt.codecs.base import AllGather, AllToAll, Collective, Exchange, Reduce, Yield
 from commrt.codecs.registry import choose
 from commrt.core.chunks import cut
 from commrt.engine.buffers import FusionBuffers
@@ -158,13 +158,18 @@ class Executor:
         )
         codec = choose(signature.codec, flat.dtype, signature.op)
         running.wire_nbytes = codec.wire_nbytes(flat.size, flat.dtype, len(members.ranks))
-        for stage, step in enumerate(codec.exchange(job)):
+        stage = 0
+        for step in codec.exchange(job):
+            if isinstance(step, Yield):  # ranks may differ in these: they have no stage
+                yield None
+                continue
             yield self._ask(step, members, self._channel(running, stage))
+            stage += 1
         if not direct:
             yield from _unpack(flat, outs)
             self._buffers.give(flat)
 
-    def _ask(self, step: Step, members: Members, channel: Channel) -> Work | None:
+    def _ask(self, step: Collective, members: Members, channel: Channel) -> Work:
         transport = self._transport
         match step:
             case Reduce(source=source, out=out, finish=finish):
@@ -173,8 +178,6 @@ class Executor:
                 return transport.alltoallv(members, channel, source, out, sent, received)
             case AllGather(source=source, out=out, counts=counts):
                 return transport.allgather(members, channel, source, out, counts)
-            case Yield():
-                return None
 
     def _allgather(self, running: Running, members: Members) -> Task:
         submission, agreed = running.submissions[0], running.bucket.operations[0]

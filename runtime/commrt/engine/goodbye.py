@@ -9,6 +9,9 @@ from commrt.core.actions import Action, Stop
 from commrt.core.member import Member
 from commrt.errors import CommError, ShutdownError
 
+_PATIENCE = 5.0
+"""Seconds to wait for an engine that may have just ended."""
+
 
 class Departure:
     """Thread safety: `ask`, `abort` and `report` any thread, the rest background only.
@@ -24,7 +27,7 @@ class Departure:
         self._asked: tuple[str, bool] | None = None
         self._aborted: CommError | None = None
         self._until: float | None = None
-        self._reports: list[tuple[int, str, str]] = []
+        self._reports: list[tuple[int, str, str, threading.Event]] = []
 
     def ask(self, why: str, final: bool, wake: Callable[[], None]) -> None:
         """Ask to leave: after what is open, or at once if `final`."""
@@ -40,10 +43,12 @@ class Departure:
         wake()
 
     def report(self, set_id: int, name: str, text: str, wake: Callable[[], None]) -> None:
-        """Fail an operation on every rank with this text."""
+        """Fail an operation on every rank with this text; return when it is on its way."""
+        taken = threading.Event()
         with self._lock:
-            self._reports.append((set_id, name, text))
+            self._reports.append((set_id, name, text, taken))
         wake()
+        taken.wait(_PATIENCE)
 
     def actions(self, member: Member, idle: bool, now: float) -> list[Action]:
         """Return what follows from what was asked."""
@@ -51,7 +56,9 @@ class Departure:
             return [Stop(self._aborted)]
         reported: list[Action] = []
         while self._reports:
-            reported += member.report(*self._reports.pop(0))
+            set_id, name, text, taken = self._reports.pop(0)
+            reported += member.report(set_id, name, text)
+            taken.set()  # later submissions are drained in a later round
         if self._asked is None:
             return reported
         why, final = self._asked
@@ -63,7 +70,7 @@ class Departure:
         text = f"rank {self._rank} has shut down ({why})"
         if not idle:
             text += f" with operations still open after {self._patience:.0f} s"
-        return [*reported, *member.leave(why, final=True), Stop(ShutdownError(text))]
+        return [*reported, *member.leave(why, final=True), Stop(ShutdownError(text), ours=True)]
 
     def deadline(self) -> float | None:
         """When `actions` is next needed."""

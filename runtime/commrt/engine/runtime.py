@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from commrt.config import Config
 from commrt.control.launcher import LauncherLine
 from commrt.core.member import peer_lost
 from commrt.engine.bootstrap import Order, Place, assemble, find_place, spin_allowed
@@ -62,13 +63,18 @@ class Runtime:
         finally:
             line.close()
         if self._error is not None:
-            self._thread.join(_JOIN)
+            self._thread.join(1.0)  # it may be inside MPI for ever
             raise self._error
 
     @property
     def topology(self) -> Topology:
         """Where this rank stands."""
         return self.parts.topology
+
+    @property
+    def config(self) -> Config:
+        """The settings it runs with."""
+        return self._order.config
 
     @property
     def parts(self) -> Parts:
@@ -81,9 +87,13 @@ class Runtime:
         self.parts.queue.submit(submission)
 
     def report(self, set_id: int, name: str, text: str) -> None:
-        """Fail operation `name` on every rank of a set with `text`."""
+        """Fail operation `name` on every rank of a set with `text`.
+
+        What this thread submits afterwards comes after the report.
+        """
         assert self._departure is not None
-        self._departure.report(set_id, name, text, self.parts.link.wake)
+        if self._thread.is_alive():
+            self._departure.report(set_id, name, text, self.parts.link.wake)
 
     def exposed(self) -> float:
         """Seconds that threads of this process have waited for operations."""

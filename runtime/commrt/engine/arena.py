@@ -1,0 +1,44 @@
+"""The memory in which gradients lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commrt.transports.base import Flat
+from commrt.types import Segment
+
+ALIGNMENT = 128
+"""Spans start at multiples of this many bytes: two cache lines, which processors fetch in pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Memory of one dtype, zero at first, with a span for each tensor.
+
+    `flat` has shape (n,). What lies between two spans is padding: keep it zero.
+    """
+
+    flat: Flat
+    segments: tuple[Segment, ...]
+
+    def span(self, first: int, stop: int) -> Flat:
+        """Return the memory of tensors [first, stop), with the padding between them."""
+        return self.flat[self.segments[first].start : self.segments[stop - 1].stop]
+
+
+def make_arena(lengths: Sequence[int], dtype: np.dtype[Any]) -> Arena:
+    """Lay tensors of these numbers of elements out, in order."""
+    step = ALIGNMENT // dtype.itemsize
+    segments: list[Segment] = []
+    start = 0
+    for length in lengths:
+        segments.append(Segment(start, start + length))
+        start += -(-length // step) * step
+    nbytes = start * dtype.itemsize
+    memory = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    skipped = -memory.ctypes.data % ALIGNMENT
+    return Arena(memory[skipped : skipped + nbytes].view(dtype), tuple(segments))

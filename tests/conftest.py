@@ -1,0 +1,23 @@
+"""Settings of the whole suite."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Machines differ in speed, so no example has a deadline; CI tries the same examples every time.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Make a marked suite in which every test was skipped fail like one that has no tests."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    options = session.config.option
+    ran = any(reporter.stats.get(kind) for kind in ("passed", "xfailed"))
+    if exitstatus == 0 and options.markexpr and not options.collectonly and not ran:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
