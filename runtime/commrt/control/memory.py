@@ -23,8 +23,9 @@ class MemoryLink:
         self._awake.set()
 
     def send(self, rank: int, data: bytes) -> None:
-        """Deliver to the other end at once; nothing happens if that has closed."""
-        self._hub.deliver(rank, Received(self._rank, data))
+        """Deliver to the other end at once; nothing happens if either end has closed."""
+        if self._hub.connected(self._rank):
+            self._hub.deliver(rank, Received(self._rank, data))
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Return what has come."""
@@ -58,6 +59,10 @@ class MemoryHub:
     def link(self, rank: int) -> MemoryLink:
         """Return a rank's end."""
         return self._links[rank]
+
+    def connected(self, rank: int) -> bool:
+        """Is a rank's end on the hub?"""
+        return rank in self._links
 
     def deliver(self, rank: int, event: Event) -> None:
         """Hand an event to a rank that is still there."""

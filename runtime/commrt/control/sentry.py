@@ -54,6 +54,7 @@ class Sentry:
         self._epoll = select.epoll()
         self._launcher = launcher
         self._processes = ProcessWatch({})
+        self._gone: list[PeerGone] = []
         fd = launcher.fileno()
         if fd is not None:
             self.watch(fd)
@@ -68,18 +69,29 @@ class Sentry:
         self._processes = ProcessWatch(pids)
         self.watch(*self._processes.filenos())
 
-    def wait(self, timeout: float | None) -> list[PeerGone]:
-        """Sleep until something is readable; return the ranks whose process has ended."""
-        gone = [PeerGone(rank, "its process had ended") for rank in self._processes.gone]
-        self._processes.gone.clear()
-        for fd, _ in self._epoll.poll(0 if gone else timeout):
-            if fd == self._launcher.fileno():
-                gone += self._launcher.poll()
-                continue
+    def wait(self, timeout: float | None) -> set[int]:
+        """Sleep until something is readable; return the descriptors that are."""
+        ready = {fd for fd, _ in self._epoll.poll(0 if self._processes.gone else timeout)}
+        if ready:
+            self._look_at(ready)
+        return ready
+
+    def gone(self) -> list[PeerGone]:
+        """Return the ranks whose end the last `wait` noticed."""
+        if self._processes.gone:
+            why = "its process had ended"
+            self._gone += [PeerGone(rank, why) for rank in self._processes.gone]
+            self._processes.gone.clear()
+        gone, self._gone = self._gone, []
+        return gone
+
+    def _look_at(self, ready: set[int]) -> None:
+        if self._launcher.fileno() in ready:
+            self._gone += self._launcher.poll()
+        for fd in ready:
             rank = self._processes.ended(fd)
             if rank is not None:
-                gone.append(PeerGone(rank, "its process ended"))
-        return gone
+                self._gone.append(PeerGone(rank, "its process ended"))
 
     def inherited(self) -> list[int]:
         """Return the launcher's descriptor, which a child must not keep."""

@@ -103,15 +103,17 @@ class ZmqLink:
         """Return what has come; sleep at most `timeout` seconds if nothing has."""
         if readable(self._socket):
             timeout = 0
-        events: list[Event] = list(self._sentry.wait(self._probes.limit(timeout)))
+        ready = self._sentry.wait(self._probes.limit(timeout))
+        events: list[Event] = list(self._sentry.gone())
         self._waker.clear()
-        if self._monitor.read():
+        if self._monitor.fd in ready and self._monitor.read():
             if self._rank != 0:
                 events.append(PeerGone(0, "its control connection was closed"))
             else:
                 self._probes.start(time.monotonic())
         if self._doorkeeper is not None:
-            self._doorkeeper.answer()
+            if self._doorkeeper.fd in ready:
+                self._doorkeeper.answer()
             events += self._unreachable()
         while readable(self._socket):
             events += self._receive()

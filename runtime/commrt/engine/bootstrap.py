@@ -140,6 +140,9 @@ def assemble(order: Order, place: Place) -> Parts:
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
         coordinator = Coordinator(here.size, sets, config.bucket, stalls)
+    executor = Executor(place.transport, members, order.generation, order.clock)
+    heart = Heart()
+    heart.describe = executor.current
     return Parts(
         topology=here,
         generation=order.generation,
@@ -148,8 +151,8 @@ def assemble(order: Order, place: Place) -> Parts:
         member=Member(here.rank, here.hosts, config.stall_warn),
         coordinator=coordinator,
         queue=TensorQueue(place.link.wake, order.clock),
-        executor=Executor(place.transport, members, order.generation, order.clock),
-        heart=Heart(),
+        executor=executor,
+        heart=heart,
         trace=Trace(),
     )
 

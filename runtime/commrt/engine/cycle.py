@@ -6,6 +6,7 @@ import ctypes
 import logging
 import time
 from collections import deque
+from math import inf
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Cycle:
         self._losses = Losses(parts.topology.hosts)
         self._todo: deque[Action] = deque()
         self._end: Stop | None = None
+        self._due = 0.0
 
     def run_once(self) -> Stop | None:
         """Go round once, sleeping if there is nothing to do; return how it ended, or None."""
@@ -56,10 +58,10 @@ class Cycle:
         if new:
             self._todo.extend(parts.member.submit([s.request for s in new], now))
         self._todo.extend(self._departure.actions(parts.member, parts.queue.empty(), now))
-        self._tick(now)
+        if now >= self._due:
+            self._tick(now)
         self._carry_out(now)
         if parts.executor.busy():
-            parts.heart.call = f"moving {parts.executor.current()}"
             self._move()
         if self._end is not None and self._end.error is None and parts.executor.busy():
             return None  # what was scheduled before the goodbye is finished first
@@ -73,7 +75,7 @@ class Cycle:
     def _sleep_and_poll(self) -> list[Received | PeerGone]:
         parts = self._parts
         now = self._clock()
-        timeout = self._next_deadline(now)
+        self._due = self._next_deadline()
         if parts.executor.busy():
             nap = self._pace.nap(parts.executor.steps(), now)
             if 0 < nap < 0.001:
@@ -81,18 +83,18 @@ class Cycle:
                 nap = 0.0
             return parts.link.poll(nap)
         parts.heart.rest()
-        return parts.link.poll(timeout)
+        return parts.link.poll(None if self._due == inf else max(0.0, self._due - now))
 
-    def _next_deadline(self, now: float) -> float | None:
+    def _next_deadline(self) -> float:
         parts = self._parts
         times = [
             parts.member.deadline(),
             parts.coordinator.deadline() if parts.coordinator is not None else None,
             self._losses.deadline(),
             self._departure.deadline(),
+            self._transfers.deadline(parts.executor),
         ]
-        known = [t for t in times if t is not None]
-        return max(0.0, min(known) - now) if known else None
+        return min((t for t in times if t is not None), default=inf)
 
     def _receive(self, event: Received | PeerGone, now: float) -> None:
         parts = self._parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from commrt.errors import EngineError
 
@@ -10,10 +11,13 @@ _STUCK = 30.0
 
 
 class Heart:
-    """Thread safety: `beat`, `rest` and `call` background thread only, the rest any thread."""
+    """Thread safety: `beat`, `rest` and `describe` background thread only, the rest any thread.
+
+    `describe()` says what the thread is at.
+    """
 
     def __init__(self) -> None:
-        self.call = "starting"
+        self.describe: Callable[[], str] = lambda: "starting"
         self._busy_since: float | None = None
         self._lock = threading.Lock()
         self._exposed = 0.0
@@ -30,9 +34,8 @@ class Heart:
         """Raise EngineError if one step has taken 30 s."""
         since = self._busy_since
         if since is not None and now - since > _STUCK:
-            raise EngineError(
-                f"the background thread has been in one call for {now - since:.0f} s: {self.call}"
-            )
+            stuck = f"the background thread has been in one call for {now - since:.0f} s"
+            raise EngineError(f"{stuck}, moving {self.describe()}")
 
     def waited(self, seconds: float) -> None:
         """Add to the time that callers waited."""

@@ -8,6 +8,8 @@ from commrt.core.actions import Action, Stop, Warn
 from commrt.engine.executor import Executor
 from commrt.errors import StallError
 
+_LOOK = 0.1
+
 
 class TransferWatch:
     """Warns, then fails, when no byte has moved for too long. Seconds; `fail` 0 means never."""
@@ -19,9 +21,11 @@ class TransferWatch:
         self._steps = -1
         self._since = 0.0
         self._warned = False
+        self._looked = 0.0
 
     def tick(self, executor: Executor, now: float) -> list[Action]:
         """Look at what is on the wire."""
+        self._looked = now
         steps = executor.steps() if executor.busy() else -1
         if steps < 0 or steps != self._steps:
             self._steps, self._since, self._warned = steps, now, False
@@ -33,6 +37,10 @@ class TransferWatch:
             self._warned = True
             return [Warn(self._text(executor, waited))]
         return []
+
+    def deadline(self, executor: Executor) -> float | None:
+        """When `tick` is next needed: now and then while anything is on the wire."""
+        return self._looked + _LOOK if executor.busy() else None
 
     def _text(self, executor: Executor, waited: float) -> str:
         late = sorted({rank for _, ranks in executor.late() for rank in ranks})
