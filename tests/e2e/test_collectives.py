@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from harness import run_ranks
 
 pytestmark = pytest.mark.ranks

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from harness import Result, end_job, run_ranks, start_command, wait_until
 
 pytestmark = pytest.mark.faults

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from harness import environment, run_ranks
 
 pytestmark = pytest.mark.ranks

@@ -6,8 +6,10 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from commrt.codecs.base import AllGather, AllToAll, Collective, Exchange, Reduce, Yield
 from commrt.codecs.registry import choose
@@ -131,7 +133,7 @@ class Executor:
                 pass  # that everybody was ready is all there is to it
         for submission in submissions:
             for target, array in submission.restore:
-                np.copyto(target, array)
+                yield from _restore(target, array)
 
     def _allreduce(self, running: Running, members: Members) -> Task:
         signature = running.bucket.operations[0].signature
@@ -246,6 +248,15 @@ def _unpack(flat: Flat, outs: Sequence[Flat]) -> Task:
                 budget = step
                 yield None
         start += out.size
+
+
+def _restore(target: npt.NDArray[Any], array: npt.NDArray[Any]) -> Task:
+    if target.ndim == 0 or array.nbytes <= _SLICE:
+        np.copyto(target, array)
+        return
+    for lo, hi in cut(0, len(target), max(1, len(target) * _SLICE // array.nbytes)):
+        np.copyto(target[lo:hi], array[lo:hi])
+        yield None
 
 
 def _names(submissions: Sequence[Submission]) -> str:

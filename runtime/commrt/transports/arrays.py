@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from commrt.core.algorithms import INPUT, Program
+from commrt.core.chunks import cut
 from commrt.transports.base import Flat
 
 _KEPT = 16
+_SLICE = 4 << 20
 
 
 class Scratch:
@@ -55,24 +57,22 @@ class Arrays:
         self._scratch = scratch
         self._partial: dict[int, Flat] = {}
         self._users = _count_users(program)
-        self._begun = False
+        self._copies = _slices(program, source, out)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of all values."""
         return self._source.dtype
 
-    def begin(self) -> None:
-        """Make the local copies, once."""
-        if self._begun:
-            return
-        self._begun = True
-        for copy in self._program.copies:
-            source, out = self._source[copy.lo : copy.hi], self._out[copy.to :][: copy.hi - copy.lo]
+    def copy(self) -> bool:
+        """Make the next slice of the local copies; are all made?"""
+        if self._copies:
+            source, out = self._copies.pop()
             if source.ctypes.data != out.ctypes.data:
                 np.copyto(out, source)
             if self._finish is not None:
                 self._finish(out)
+        return not self._copies
 
     def landing(self, index: int) -> Flat:
         """Return where a receive's bytes arrive."""
@@ -113,6 +113,15 @@ class Arrays:
             self._users[index] -= 1
             if not self._users[index]:
                 self._scratch.give(self._partial.pop(index))
+
+
+def _slices(program: Program, source: Flat, out: Flat) -> list[tuple[Flat, Flat]]:
+    step = max(1, _SLICE // source.itemsize)
+    return [
+        (source[lo:hi], out[lo + copy.to - copy.lo : hi + copy.to - copy.lo])
+        for copy in program.copies
+        for lo, hi in cut(copy.lo, copy.hi, step)
+    ]
 
 
 def _count_users(program: Program) -> dict[int, int]:

@@ -13,7 +13,8 @@ from commrt.transports.base import Incoming, Members, Test, Wire
 class Drain:
     """Peers tell each other how much they had sent; that much is received and thrown away.
 
-    Every member makes one, whether it had started or not.
+    Then the receiver says so: until then it may have asked for more, and would take the next
+    operation's messages for this one's. Every member makes one, whether it had started or not.
     """
 
     def __init__(
@@ -45,13 +46,17 @@ class Drain:
             ]
             source = PeerSource(wire, members.ranks[peer], tag, dtype)
             self._peers.append(PeerDrain(source, sizes, done, started))
+        self._thanks = []  # asked for after the counts, in the order in which they are sent
+        for peer in sorted({send.peer for send in program.sends}):
+            self._thanks.append(wire.receive(members.ranks[peer], tag + 1, np.zeros(1, np.int64)))
 
     def progress(self) -> bool:
         """Throw away what arrives; True when nothing more can."""
         clean = [peer.progress() for peer in self._peers]
         self._sends = [test for test in self._sends if not test()]
         self._counts = [(message, test) for message, test in self._counts if not test()]
-        return all(clean) and not self._sends and not self._counts
+        self._thanks = [thanks for thanks in self._thanks if not thanks.test()]
+        return all(clean) and not self._sends and not self._counts and not self._thanks
 
 
 class PeerSource:
@@ -66,6 +71,10 @@ class PeerSource:
     def count(self, into: np.ndarray[Any, Any]) -> Incoming:
         """Receive how many messages the peer had sent."""
         return self._wire.receive(self._rank, self._tag + 1, into)
+
+    def thank(self) -> Test:
+        """Tell the peer that nothing more is asked of it."""
+        return self._wire.send(self._rank, self._tag + 1, np.zeros(1, np.int64))
 
     def message(self, n: int) -> Incoming:
         """Receive a message of n elements to throw it away."""
@@ -84,9 +93,10 @@ class PeerDrain:
         self._open = started
         self._count = np.zeros(1, np.int64)
         self._told: Incoming | None = source.count(self._count)
+        self._thanked: Test | None = None
 
     def progress(self) -> bool:
-        """Has everything that the peer had sent arrived?"""
+        """Has everything that the peer had sent arrived, and does it know?"""
         if self._told is not None:
             if not self._told.test():
                 return False
@@ -100,4 +110,6 @@ class PeerDrain:
                 self._source.message(n) for n in self._sizes[first : self._done + coming]
             ]
         self._open = [incoming for incoming in self._open if not incoming.test()]
-        return not self._open
+        if not self._open and self._thanked is None:
+            self._thanked = self._source.thank()
+        return self._thanked is not None and self._thanked()

@@ -8,6 +8,9 @@ import numpy as np
 
 from commrt.transports.base import Channel, Flat, Members
 
+_SLICE = 4 << 20
+"""Bytes copied in one call: below 2 ms."""
+
 
 class LocalWork:
     """Work that is done when it first makes progress."""
@@ -16,25 +19,27 @@ class LocalWork:
         self._source = source
         self._out = out
         self._finish = finish
-        self._over = False
+        self._place = 0
 
     def progress(self) -> bool:
-        """Copy, once."""
-        if not self._over:
-            self._over = True
-            if self._source.ctypes.data != self._out.ctypes.data:
-                np.copyto(self._out, self._source)
+        """Copy the next slice."""
+        if self._place < self._source.size:
+            lo = self._place
+            hi = self._place = min(self._source.size, lo + max(1, _SLICE // self._source.itemsize))
+            source, out = self._source[lo:hi], self._out[lo:hi]
+            if source.ctypes.data != out.ctypes.data:
+                np.copyto(out, source)
             if self._finish is not None:
-                self._finish(self._out)
-        return True
+                self._finish(out)
+        return self._place >= self._source.size
 
     def steps(self) -> int:
-        """Nothing travels."""
-        return 0
+        """Elements copied so far."""
+        return self._place
 
     def cancel(self) -> None:
         """Leave the output as it is."""
-        self._over = True
+        self._place = self._source.size
 
     def waiting_for(self) -> tuple[int, ...]:
         """Nobody."""

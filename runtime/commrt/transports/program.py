@@ -50,14 +50,14 @@ class ProgramWork:
         """Move on; see `Work`."""
         if self._drain is not None:
             return self._drain.progress()
-        self._arrays.begin()
+        copied = self._arrays.copy()
         for _ in range(_BUDGET):
             posted = self._post_receives()
             sent = self._post_sends()
             if not (self._take_in() or posted or sent):
                 break
         self._reap()
-        return self._inbox.done() and self._outbox.done()
+        return copied and self._inbox.done() and self._outbox.done()
 
     def steps(self) -> int:
         """Messages received and sent; see `Work`."""
