@@ -23,6 +23,7 @@ from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
 from commrt.engine.executor import Executor
+from commrt.engine.goodbye import Departure
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.parts import Parts
@@ -127,8 +128,8 @@ def _connect(
 _NO_ADDRESS = b"no address"
 
 
-def assemble(order: Order, place: Place) -> Parts:
-    """Wire the parts of a rank that has found its place."""
+def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
+    """Wire the parts of a rank that has found its place; `started`: every rank is connected."""
     here, config = place.topology, order.config
     sets = _process_sets(order.sets, here.size)
     members = {
@@ -154,6 +155,8 @@ def assemble(order: Order, place: Place) -> Parts:
         executor=executor,
         heart=heart,
         trace=Trace(),
+        departure=Departure(here.rank, config.shutdown_timeout, started),
+        clock=order.clock,
     )
 
 

@@ -10,13 +10,11 @@ from math import inf
 
 import numpy as np
 
-from commrt.clock import Clock
 from commrt.control.base import PeerGone, Received
 from commrt.core import wire
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
 from commrt.core.member import COORDINATOR
 from commrt.engine.executor import outcome
-from commrt.engine.goodbye import Departure
 from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
@@ -31,16 +29,12 @@ _UPWARD = (wire.Hello, wire.Ready, wire.Report, wire.Leaving)
 
 
 class Cycle:
-    """One rank's loop. Thread safety: background thread only; `Departure` has its own rules."""
+    """One rank's loop. Thread safety: background thread only."""
 
-    def __init__(
-        self, parts: Parts, departure: Departure, pace: Pace, transfers: TransferWatch, clock: Clock
-    ) -> None:
+    def __init__(self, parts: Parts, pace: Pace, transfers: TransferWatch) -> None:
         self._parts = parts
-        self._departure = departure
         self._pace = pace
         self._transfers = transfers
-        self._clock = clock
         self._losses = Losses(parts.topology.hosts)
         self._todo: deque[Action] = deque()
         self._end: Stop | None = None
@@ -50,14 +44,14 @@ class Cycle:
         """Go round once, sleeping if there is nothing to do; return how it ended, or None."""
         parts = self._parts
         events = self._sleep_and_poll()
-        now = self._clock()
+        now = parts.clock()
         parts.heart.beat(now)
         for event in events:
             self._receive(event, now)
         new = parts.queue.drain()
         if new:
             self._todo.extend(parts.member.submit([s.request for s in new], now))
-        self._todo.extend(self._departure.actions(parts.member, parts.queue.empty(), now))
+        self._todo.extend(parts.departure.actions(parts.member, parts.queue.empty(), now))
         if now >= self._due:
             self._tick(now)
         self._carry_out(now)
@@ -74,7 +68,7 @@ class Cycle:
 
     def _sleep_and_poll(self) -> list[Received | PeerGone]:
         parts = self._parts
-        now = self._clock()
+        now = parts.clock()
         self._due = self._next_deadline()
         if parts.executor.busy():
             nap = self._pace.nap(parts.executor.steps(), now)
@@ -91,7 +85,7 @@ class Cycle:
             parts.member.deadline(),
             parts.coordinator.deadline() if parts.coordinator is not None else None,
             self._losses.deadline(),
-            self._departure.deadline(),
+            parts.departure.deadline(),
             self._transfers.deadline(parts.executor),
         ]
         return min((t for t in times if t is not None), default=inf)
@@ -154,14 +148,14 @@ class Cycle:
                 case PeersLeft(ranks=ranks):
                     self._losses.leave(ranks)
                 case Started():
-                    self._departure.started()
+                    parts.departure.started()
                 case Stop() as stop:
                     self._end = stop
 
     def _move(self) -> None:
         parts = self._parts
         for running in parts.executor.progress():
-            done = self._clock()
+            done = parts.clock()
             for place, submission in enumerate(running.submissions):
                 parts.queue.finish(submission)
                 submission.handle.complete(outcome(running, place))

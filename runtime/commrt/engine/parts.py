@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commrt.clock import Clock
 from commrt.control.base import ControlLink
 from commrt.control.launcher import LauncherLine
 from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.engine.executor import Executor
+from commrt.engine.goodbye import Departure
 from commrt.engine.heart import Heart
 from commrt.engine.queue import TensorQueue
 from commrt.observe.trace import Trace
@@ -29,3 +31,5 @@ class Parts:
     executor: Executor
     heart: Heart
     trace: Trace
+    departure: Departure
+    clock: Clock

@@ -15,7 +15,6 @@ from commrt.control.launcher import LauncherLine
 from commrt.core.member import peer_lost
 from commrt.engine.bootstrap import Order, Place, assemble, find_place, spin_allowed
 from commrt.engine.cycle import Cycle, engine_main
-from commrt.engine.goodbye import Departure
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
@@ -38,7 +37,6 @@ class Runtime:
         self._order = dataclasses.replace(order, check=self._check)
         self._locate = locate
         self._parts: Parts | None = None
-        self._departure: Departure | None = None
         self._error: CommError | None = None
         self._lost: PeerLostError | None = None
         self._ready = threading.Event()
@@ -91,9 +89,8 @@ class Runtime:
 
         What this thread submits afterwards comes after the report.
         """
-        assert self._departure is not None
         if self._thread.is_alive():
-            self._departure.report(set_id, name, text, self.parts.link.wake)
+            self.parts.departure.report(set_id, name, text, self.parts.link.wake)
 
     def exposed(self) -> float:
         """Seconds that threads of this process have waited for operations."""
@@ -120,16 +117,16 @@ class Runtime:
 
         `final`: do not let anything finish.
         """
-        if self._departure is not None and self._thread.is_alive():
-            self._departure.ask(why, final, self.parts.link.wake)
+        if self._parts is not None and self._thread.is_alive():
+            self._parts.departure.ask(why, final, self.parts.link.wake)
             self._thread.join(self._order.config.shutdown_timeout + _LINGER + _JOIN)
 
     def abort(self, error: CommError) -> None:
         """End the engine with `error`, now; a start under way fails with it."""
         if self._error is None:
             self._error = error
-        if self._departure is not None and self._parts is not None:
-            self._departure.abort(error, self._parts.link.wake)
+        if self._parts is not None:
+            self._parts.departure.abort(error, self._parts.link.wake)
         self._ready.set()
 
     def inherited(self) -> list[int]:
@@ -182,11 +179,9 @@ class Runtime:
             sys.setswitchinterval(config.switch_interval)
         place, self.mpi = self._locate(self._order)
         here = place.topology
-        parts = assemble(self._order, place)
-        departure = Departure(here.rank, config.shutdown_timeout, self._ready.set)
+        parts = self._parts = assemble(self._order, place, self._ready.set)
         transfers = TransferWatch(config.stall_warn, config.stall_fail, here.hosts)
-        cycle = Cycle(parts, departure, Pace(spin_allowed(here)), transfers, self._order.clock)
-        self._parts, self._departure = parts, departure
+        cycle = Cycle(parts, Pace(spin_allowed(here)), transfers)
         cycle.begin()
         return cycle, parts
 
