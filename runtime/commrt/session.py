@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class Session:
         self.runtime = runtime
         self.world = sets[0]
         self._sets = {s.id(): s.ranks for s in sets}
+        # Optimizers, numbered; the dead keep their place, for numbers are part of names.
+        self.wrapped: list[weakref.ref[Any]] = []
 
     def allreduce_async(
         self,
@@ -260,8 +263,9 @@ def _dumps(obj: Any) -> Any:
 
 
 def _call_site() -> str:
-    """Return file and line of the nearest caller outside this package."""
+    """Return file and line of the nearest caller outside this package; torch calls hooks."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("commrt."):
+    ours = ("commrt.", "torch.")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
