@@ -1,0 +1,133 @@
+"""`commrt bench bandwidth`: allreduce over sizes, as nccl-tests' all_reduce_perf prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import commrt
+from commrt.cli.bench import table
+from commrt.cli.bench.console import Console
+from commrt.cli.bench.figures import Findings, Series, fastest, series, speed_ratio
+from commrt.cli.bench.options import Bandwidth
+from commrt.cli.bench.peers import Array, Peer, sides
+from commrt.cli.bench.rounds import interleave, mean_over_ranks, seconds_each, settle
+from commrt.cli.bench.table import Column
+from commrt.core.perf import algbw, busbw
+from commrt.types import Kind
+
+_OURS = (
+    Column("size", "B", 12), Column("count", "elements", 12), Column("type", "", 9),
+    Column("redop", "", 6), Column("time", "us"), Column("algbw", "GB/s", 7),
+    Column("busbw", "GB/s", 7), Column("wrong", "", 6),
+)  # fmt: skip
+_THEIRS = (
+    Column("peer", "", 16), Column("time", "us"), Column("busbw", "GB/s", 7),
+    Column("speed", "ratio", 7), Column("rounds", "ratio", 15),
+)  # fmt: skip
+
+_BYTES_A_ROUND = 256 << 20
+_WARM_UP = 2
+_PERIOD = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one size gave: seconds of each side, ours first; elements wrong on any rank."""
+
+    nbytes: int
+    count: int
+    times: tuple[Series, ...]
+    wrong: int
+
+
+def run(options: Bandwidth, console: Console) -> Findings:
+    """Measure and print, size by size."""
+    size = commrt.size()
+    console.say(
+        f"# {options.rounds} rounds; time: mean over operations and ranks, median over rounds; "
+        f"{_WARM_UP} operations and one that is checked do not count\n"
+        "# commrt in place; of MPI's two forms the faster; speed: theirs / our time\n"
+        f"# GB = 1e9 bytes; busbw = algbw x {2 * (size - 1) / size:g}\n#"
+    )
+    columns = (*_OURS, *_THEIRS) if options.peer else _OURS
+    console.say(table.header(columns))
+    lines = []
+    with sides(options.peer) as opened:
+        for nbytes in options.sizes:
+            lines.append(_measure(opened, nbytes, options, console))
+            console.say(table.row(columns, _cells(lines[-1], options.dtype, size)))
+    wrong = sum(line.wrong for line in lines)
+    average = sum(_busbw(line, line.times[0], size) for line in lines) / len(lines)
+    console.say(f"# wrong values: {wrong} {'OK' if not wrong else 'FAILED'}\n"
+                f"# average bus bandwidth: {average:.3f} GB/s")  # fmt: skip
+    return Findings(
+        tuple(found for line in lines for found in line.times),
+        tuple(speed_ratio(f"speed at {line.nbytes} bytes", line.times[0], fastest(line.times[1:]))
+              for line in lines if line.times[1:]),
+        (f"{wrong} wrong values",) if wrong else (),
+    )  # fmt: skip
+
+
+def iterations_for(nbytes: int, asked: int) -> int:
+    """Return how many operations a round has; unless asked for, fewer the larger they are."""
+    return asked or max(3, min(100, _BYTES_A_ROUND // nbytes))
+
+
+def wrong_values(result: Array, size: int) -> int:
+    """Count the elements that are not the sum of every rank's `pattern`."""
+    period = sum(pattern(_PERIOD, rank, result.dtype) for rank in range(size))
+    return int(np.count_nonzero(result != np.resize(period, result.size)))
+
+
+def pattern(n: int, rank: int, dtype: np.dtype[Any]) -> Array:
+    """Return small whole numbers, different for each rank, whose sum is exact in any type."""
+    return np.resize(((np.arange(_PERIOD) + 3 * rank) % _PERIOD).astype(dtype), n)
+
+
+def _measure(opened: Sequence[Peer], nbytes: int, options: Bandwidth, console: Console) -> Line:
+    dtype = np.dtype(options.dtype)
+    array = np.zeros(max(1, nbytes // dtype.itemsize), dtype)
+    iterations = iterations_for(nbytes, options.iterations)
+    measured = interleave(
+        {side.name: partial(_round, side, array, iterations) for side in opened},
+        options.rounds, settle, lambda text: console.progress(f"{nbytes} bytes, {text}"),
+    )  # fmt: skip
+    times = tuple(
+        series(side, f"time at {array.nbytes} bytes", "s", mean_over_ranks([s for s, _ in rounds]))
+        for side, rounds in measured.items()
+    )
+    mistakes = sum(count for rounds in measured.values() for _, count in rounds)
+    total = int(commrt.allreduce(np.array(mistakes), op=commrt.Sum))
+    return Line(array.nbytes, array.size, times, total)
+
+
+def _round(side: Peer, array: Array, iterations: int) -> tuple[float, int]:
+    """Return the seconds of an operation, and how many values one of them got wrong."""
+    array.fill(0)  # so that sums of sums stay finite
+    reduce = side.summing(array)
+    seconds = seconds_each(reduce, iterations, _WARM_UP)
+    np.copyto(array, pattern(array.size, commrt.rank(), array.dtype))
+    return seconds, wrong_values(reduce(), commrt.size())
+
+
+def _cells(line: Line, dtype: str, size: int) -> list[table.Cell]:
+    ours, *theirs = line.times
+    cells: list[table.Cell] = [
+        line.nbytes, line.count, dtype, "sum", 1e6 * ours.median,
+        algbw(line.nbytes, ours.median), _busbw(line, ours, size), line.wrong,
+    ]  # fmt: skip
+    if not theirs:
+        return cells
+    best = fastest(theirs)
+    speed = speed_ratio("", ours, best)
+    return [*cells, best.side, 1e6 * best.median, _busbw(line, best, size), speed.value,
+            f"{table.number(speed.low)} - {table.number(speed.high)}"]  # fmt: skip
+
+
+def _busbw(line: Line, times: Series, size: int) -> float:
+    return busbw(Kind.ALLREDUCE, line.nbytes, times.median, size)
