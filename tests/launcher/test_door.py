@@ -1,0 +1,93 @@
+"""The socket that a rank's runtime talks to, and ports for jobs."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from commrun.door import Door, private_directory
+from commrun.ports import claim_port
+
+EARLY = {"event": "ended", "rank": 1, "host": "a", "how": "exit status 0"}
+LATE = {"event": "ended", "rank": 2, "host": "b", "how": "killed by signal 9 (SIGKILL)"}
+
+
+@pytest.fixture
+def door(tmp_path):
+    (tmp_path / "d").mkdir()
+    door = Door(str(tmp_path / "d" / "rank0"))
+    yield door
+    door.close()
+    assert not (tmp_path / "d").exists()
+
+
+def enter(door):
+    guest = socket.socket(socket.AF_UNIX)
+    guest.settimeout(20)
+    guest.connect(door.path)
+    door.drain()
+    return guest
+
+
+def lines(guest, n):
+    with guest.makefile("rb") as file:
+        return [json.loads(file.readline()) for _ in range(n)]
+
+
+def test_guests_hear_of_every_end_the_earlier_ones_too(door):
+    first = enter(door)
+    door.announce(EARLY)
+    second = enter(door)
+    door.announce(LATE)
+    assert lines(first, 2) == lines(second, 2) == [EARLY, LATE]
+    first.close()
+    second.close()
+
+
+def test_a_consequence_is_noted_though_its_guest_is_gone(door):
+    guest = socket.socket(socket.AF_UNIX)
+    guest.connect(door.path)
+    guest.sendall(b'garbage\n[1]\n{"event":"conse')
+    guest.sendall(b'quence","error":"PeerLostError: rank 1"}\n')
+    guest.close()
+    door.drain()
+    assert door.consequence == "PeerLostError: rank 1"
+    door.drain()
+    assert len(door.fds()) == 1
+
+
+def test_who_never_reads_or_never_ends_a_line_is_dropped(door):
+    deaf, endless = enter(door), enter(door)
+    for _ in range(6000):
+        door.announce(EARLY)
+    endless.setblocking(False)
+    try:
+        while True:
+            endless.send(b"x" * 4096)
+    except OSError:
+        pass
+    door.drain()
+    assert len(door.fds()) == 1
+    deaf.close()
+    endless.close()
+
+
+def test_a_private_directory_is_private_and_short(tmp_path):
+    for parent in (str(tmp_path)[:50], "", "/tmp/" + "x" * 200):
+        if parent and len(parent) < 60:
+            os.makedirs(parent, exist_ok=True)
+        path = private_directory(parent)
+        assert os.stat(path).st_mode & 0o777 == 0o700
+        assert len(path) < 90
+        os.rmdir(path)
+
+
+def test_jobs_get_different_ports_that_they_can_bind():
+    claims = [claim_port() for _ in range(50)]
+    ports = [port for port, _ in claims]
+    assert len(set(ports)) == 50
+    for port, claim in claims:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+        claim.close()
