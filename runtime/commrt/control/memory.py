@@ -46,8 +46,12 @@ class MemoryLink:
         return []
 
     def close(self, linger: float = 0.0) -> None:
-        """Take this end off the hub."""
-        self._hub.drop(self._rank)
+        """Take this end off the hub; as with a real link, rank 0 notices, or all do if it is 0."""
+        if self._hub.connected(self._rank):
+            self._hub.drop(self._rank)
+            gone = PeerGone(self._rank, "its connection closed")
+            for other in self._hub.here() if self._rank == 0 else [0]:
+                self._hub.deliver(other, gone)
 
 
 class MemoryHub:
@@ -64,6 +68,10 @@ class MemoryHub:
         """Is a rank's end on the hub?"""
         return rank in self._links
 
+    def here(self) -> list[int]:
+        """Return the ranks that are there."""
+        return list(self._links)
+
     def deliver(self, rank: int, event: Event) -> None:
         """Hand an event to a rank that is still there."""
         link = self._links.get(rank)
@@ -77,5 +85,5 @@ class MemoryHub:
     def lose(self, rank: int, why: str) -> None:
         """Play a rank's death: its link goes, all others hear of it."""
         self.drop(rank)
-        for other in list(self._links):
+        for other in self.here():
             self.deliver(other, PeerGone(rank, why))

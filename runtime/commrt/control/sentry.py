@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Mapping
 
 from commrt.control.base import PeerGone
@@ -20,6 +21,7 @@ class Waker:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._set = False
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
@@ -27,9 +29,11 @@ class Waker:
 
     def set(self) -> None:
         """Make the descriptor readable."""
-        if not self._set:
-            self._set = True
+        if self._set:
+            return
+        with self._lock:
             if self._fd >= 0:
+                self._set = True
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
@@ -43,7 +47,8 @@ class Waker:
 
     def close(self) -> None:
         """Close the descriptor; `set` does nothing any more."""
-        fd, self._fd, self._set = self._fd, -1, True
+        with self._lock:
+            fd, self._fd = self._fd, -1
         os.close(fd)
 
 
