@@ -26,6 +26,8 @@ from commrt.process_sets import ProcessSet, WorldSet
 from commrt.session import Session
 from commrt.types import ReduceOp, Topology
 
+log = logging.getLogger("commrt")
+
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
 
@@ -71,6 +73,9 @@ def init(
     with _state.lock:
         _refuse_in_child()
         if _state.session is not None:
+            error = _state.session.runtime.error()
+            if error is not None:
+                raise InitError(f"the runtime has ended; call shutdown() first: {error}") from error
             return
         config = Config.from_environment()
         _set_log_level(config.log)
@@ -91,6 +96,15 @@ def init(
             process_set.process_set_id = number
         global_process_set.ranks = tuple(range(runtime.topology.size))
         _state.session = Session(runtime, [global_process_set, *sets])
+        here = runtime.topology
+        log.info(
+            "rank %d of %d on %s, local rank %d of %d",
+            here.rank,
+            here.size,
+            here.hosts[here.rank],
+            here.local_rank,
+            here.local_size,
+        )
 
 
 def shutdown() -> None:
@@ -338,8 +352,13 @@ def _shutdown(why: str, final: bool) -> None:
 
 
 def _set_log_level(level: str) -> None:
+    """Let through what was asked for. Warnings need no handler; Python prints them as they are."""
     logger = logging.getLogger("commrt")
     logger.setLevel(level.upper())
+    if level in ("debug", "info") and not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
 
 
 def _at_exit() -> None:

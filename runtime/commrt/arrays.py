@@ -94,7 +94,7 @@ def check_writable(array: _Array, what: str) -> None:
     if not array.flags.writeable:
         raise ArgumentError(f"{what}: the array is read-only, so it cannot be changed in place")
     for length, stride in zip(array.shape, array.strides, strict=True):
-        if length > 1 and stride == 0:
+        if length > 1 and stride == 0 and array.size:
             raise ArgumentError(
                 f"{what}: the array is expanded (stride 0: several elements share one place), so "
                 "it cannot be changed in place; pass a copy"

@@ -62,7 +62,8 @@ class TensorSpec:
 class Signature:
     """What all ranks must agree on for one operation; tensors of one signature have one dtype.
 
-    An allgather's first dimensions may differ, so its specs hold 0 there.
+    An allgather's first dimensions may differ, so its specs hold 0 there. `fusable`: may share a
+    bucket with others; what lies in one piece already gains nothing by that.
     """
 
     kind: Kind
@@ -72,6 +73,7 @@ class Signature:
     postscale: float = 1.0
     codec: str = "none"
     root: int = -1
+    fusable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

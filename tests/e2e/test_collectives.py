@@ -30,7 +30,8 @@ OPERATIONS = """
               np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
     for dtype in dtypes:
         for shape in [(), (0,), (1,), (7,), (3, 0, 2), (5, 3), (40_001,)]:
-            inputs = [np.random.default_rng(k).integers(0, 20, shape).astype(dtype) for k in range(n)]
+            draws = [np.random.default_rng(k).integers(0, 20, shape) for k in range(n)]
+            inputs = [draw.astype(dtype) for draw in draws]
             mine = inputs[r].copy()
             total = sum(i.astype(np.float64) for i in inputs)
             got = commrt.allreduce(mine, op=Sum)
@@ -92,7 +93,9 @@ OPERATIONS = """
 
     names = [f"t{i}" for i in range(50)]
     order = np.random.default_rng(r).permutation(50)
-    handles = {names[i]: commrt.allreduce_async(np.full(10 + i, i + r), name=names[i]) for i in order}
+    handles = {}
+    for i in order:
+        handles[names[i]] = commrt.allreduce_async(np.full(10 + i, i + r), name=names[i])
     for i, name in enumerate(names):
         assert handles[name].wait().tolist() == [i + 1] * (10 + i)
     commrt.barrier()

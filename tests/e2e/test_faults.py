@@ -32,7 +32,14 @@ DEATH = """
             call()
         except commrt.PeerLostError as exc:
             print("lost", exc.ranks, exc.operations, time.monotonic() - began < 5, flush=True)
-            assert "rank" in str(exc) and set(exc.hosts) != {""}, exc
+            assert set(exc.hosts) == {os.uname().nodename}, exc.hosts
+            if commrt.is_initialized():
+                try:
+                    commrt.init()  # it must not look as if all were well
+                except commrt.InitError as again:
+                    assert "lost rank" in str(again)
+                else:
+                    raise AssertionError("init() after a loss said nothing")
             sys.exit(0)
         raise AssertionError("nobody noticed")
 

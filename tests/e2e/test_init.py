@@ -88,6 +88,21 @@ def test_ranks_that_differ_are_told_what_differs_and_may_try_again() -> None:
     assert outputs(DIFFERENT) == OK
 
 
+UNEVEN = """
+    import pytest, commrt, os
+    if os.environ["RANK"] == "1":
+        with pytest.raises(commrt.InitError, match="without being in that list"):
+            commrt.init(comm=[0])
+    commrt.init()
+    assert commrt.allreduce(1.0) == 1.0
+    print("ok", flush=True)
+"""
+
+
+def test_a_rank_that_needed_another_try_meets_the_others_all_the_same() -> None:
+    assert outputs(UNEVEN) == OK
+
+
 AGAIN = """
     import gc, os, threading
     import numpy as np

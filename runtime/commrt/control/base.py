@@ -16,10 +16,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The kernel or the launcher says that a rank has ended or its connection is closed."""
+    """The kernel or the launcher says that a rank has ended or its connection is closed.
+
+    The launcher knows the host as well; otherwise it is ''.
+    """
 
     rank: int
     why: str
+    host: str = ""
 
 
 Event = Received | PeerGone

@@ -64,7 +64,7 @@ def _parse(line: bytes) -> PeerGone | None:
     try:
         event = json.loads(line)
         if event.get("event") == "ended":
-            return PeerGone(int(event["rank"]), str(event["how"]))
+            return PeerGone(int(event["rank"]), str(event["how"]), str(event["host"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     return None

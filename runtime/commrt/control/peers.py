@@ -13,7 +13,10 @@ from commrt.types import Topology
 
 
 class Card(msgspec.Struct, array_like=True, frozen=True):
-    """One rank's introduction. `machine` and `pid_space` prove what a host name cannot."""
+    """One rank's introduction. `machine` and `pid_space` prove what a host name cannot.
+
+    `generation` counts this process's calls of `init()`; the ranks go by the highest.
+    """
 
     rank: int
     version: str
@@ -22,6 +25,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
     pid_space: str
     net_space: str
     pid: int
+    generation: int
     settings: dict[str, str]
     sets: tuple[tuple[int, ...], ...]
     public_key: bytes = b""
@@ -31,6 +35,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
 def introduce(
     rank: int,
     version: str,
+    generation: int,
     settings: Mapping[str, str],
     sets: Sequence[Sequence[int]],
     public_key: bytes,
@@ -45,6 +50,7 @@ def introduce(
         _space("pid"),
         _space("net"),
         os.getpid(),
+        generation,
         dict(settings),
         tuple(tuple(s) for s in sets),
         public_key,

@@ -89,4 +89,5 @@ _FACETS = (
     ("the postscale factor", lambda s: repr(s.postscale)),
     ("the compression", lambda s: s.codec),
     ("the root rank", lambda s: str(s.root)),
+    ("whether it may be fused", lambda s: str(s.fusable)),
 )

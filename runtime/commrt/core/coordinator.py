@@ -45,9 +45,13 @@ class Coordinator:
     """
 
     def __init__(
-        self, size: int, sets: Mapping[int, ProcessSetSpec], limit: int, stalls: StallWatch,
+        self,
+        size: int,
+        sets: Mapping[int, ProcessSetSpec],
+        limit: int,
+        stalls: StallWatch,
         capacity: int = CAPACITY,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sets = dict(sets)
         self._limit = limit
         self._ids = IdTable(capacity)

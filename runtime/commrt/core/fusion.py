@@ -35,14 +35,14 @@ def nbytes(signature: Signature) -> int:
 def plan(ready: Iterable[tuple[int, Agreed]], limit: int) -> list[Group]:
     """Group ready operations into buckets of at most `limit` bytes, in order of readiness.
 
-    Only allreduces of one set, dtype, op, scales and codec share a bucket; a bucket takes later
+    Only fusable allreduces of one set, dtype, op, scales and codec share a bucket; it takes later
     ones past others in between. An operation larger than the limit goes alone. Pure.
     """
     groups: list[Group] = []
     open_groups: dict[tuple[object, ...], tuple[list[Agreed], int]] = {}
     for set_id, operation in ready:
         signature = operation.signature
-        if signature.kind is not Kind.ALLREDUCE or not signature.tensors:
+        if not signature.fusable or signature.kind is not Kind.ALLREDUCE or not signature.tensors:
             groups.append((set_id, [operation]))
             continue
         key = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from commrt import errors
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
@@ -171,7 +171,9 @@ def make_error(name: str, text: str) -> CommError:
     return CommError(text)
 
 
-def peer_lost(ranks: Sequence[int], hosts: Sequence[str], why: Sequence[str]) -> PeerLostError:
-    """Return the error for lost ranks; the engine adds what was in flight."""
+def peer_lost(
+    ranks: Sequence[int], hosts: Sequence[str] | Mapping[int, str], why: Sequence[str]
+) -> PeerLostError:
+    """Return the error for lost ranks, on `hosts[rank]`; the engine adds what was in flight."""
     each = "; ".join(f"rank {r} on {hosts[r]}: {w}" for r, w in zip(ranks, why, strict=True))
     return PeerLostError(f"lost {each}", ranks, [hosts[r] for r in ranks])

@@ -22,8 +22,8 @@ from commrt.control.zmq_ import ZmqLink
 from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
+from commrt.engine.departure import Departure
 from commrt.engine.executor import Executor
-from commrt.engine.goodbye import Departure
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.parts import Parts
@@ -56,6 +56,7 @@ class Place:
     """Where a rank found itself, and its lines to the others."""
 
     topology: Topology
+    generation: int
     link: ControlLink
     transport: Transport
     launcher: LauncherLine
@@ -66,7 +67,9 @@ def find_place(order: Order) -> tuple[Place, MpiState | None]:
     if not order.env.family and order.comm is None:
         launcher = LauncherLine("")
         alone = topology(0, [_card(order, 0, b"")])
-        return Place(alone, MemoryHub(1).link(0), LocalTransport(), launcher), None
+        return Place(
+            alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher
+        ), None
     mpi = MpiState()
     mpi.check_size(order.env)
     return _meet(order, mpi), mpi
@@ -93,7 +96,8 @@ def _meet(order: Order, mpi: MpiState) -> Place:
         link.close()
         raise
     transport = MessageTransport(MpiWire(comm)) if len(cards) > 1 else LocalTransport()
-    return Place(here, link, transport, launcher)
+    generation = max(card.generation for card in cards)
+    return Place(here, generation, link, transport, launcher)
 
 
 def _connect(
@@ -141,12 +145,12 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
         coordinator = Coordinator(here.size, sets, config.bucket, stalls)
-    executor = Executor(place.transport, members, order.generation, order.clock)
+    executor = Executor(place.transport, members, place.generation, order.clock)
     heart = Heart()
     heart.describe = executor.current
     return Parts(
         topology=here,
-        generation=order.generation,
+        generation=place.generation,
         link=place.link,
         launcher=place.launcher,
         member=Member(here.rank, here.hosts, config.stall_warn),
@@ -166,7 +170,15 @@ def spin_allowed(here: Topology) -> bool:
 
 
 def _card(order: Order, rank: int, public: bytes) -> Card:
-    return introduce(rank, __version__, order.config.shared(), order.sets, public, own_addresses())
+    return introduce(
+        rank,
+        __version__,
+        order.generation,
+        order.config.shared(),
+        order.sets,
+        public,
+        own_addresses(),
+    )
 
 
 def _process_sets(wanted: Sequence[Sequence[int]], size: int) -> dict[int, ProcessSetSpec]:

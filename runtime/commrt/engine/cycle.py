@@ -35,7 +35,7 @@ class Cycle:
         self._parts = parts
         self._pace = pace
         self._transfers = transfers
-        self._losses = Losses(parts.topology.hosts)
+        self._losses = Losses(parts.topology.hosts, parts.coordinator is not None)
         self._todo: deque[Action] = deque()
         self._end: Stop | None = None
         self._due = 0.0
@@ -45,7 +45,7 @@ class Cycle:
         parts = self._parts
         events = self._sleep_and_poll()
         now = parts.clock()
-        parts.heart.beat(now)
+        parts.heart.beat()
         for event in events:
             self._receive(event, now)
         new = parts.queue.drain()
@@ -162,6 +162,7 @@ class Cycle:
             names = tuple(s.request.name for s in running.submissions)
             nbytes = sum(a.nbytes for s in running.submissions for a in s.sources)
             submitted = min(s.submitted for s in running.submissions)
+            log.debug("bucket %d done: %s", running.bucket.number, names)
             parts.trace.add(
                 BucketRecord(
                     running.bucket.number,

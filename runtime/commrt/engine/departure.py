@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from commrt.core.actions import Action, Stop
 from commrt.core.member import Member
-from commrt.errors import CommError, ShutdownError
+from commrt.errors import CommError, PeerLostError, ShutdownError
 
 _PATIENCE = 5.0
 """Seconds to wait for an engine that may have just ended."""
@@ -53,7 +53,7 @@ class Departure:
     def actions(self, member: Member, idle: bool, now: float) -> list[Action]:
         """Return what follows from what was asked."""
         if self._aborted is not None:
-            return [Stop(self._aborted)]
+            return [Stop(self._aborted, ours=not isinstance(self._aborted, PeerLostError))]
         reported: list[Action] = []
         while self._reports:
             set_id, name, text, taken = self._reports.pop(0)

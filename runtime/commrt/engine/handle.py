@@ -59,7 +59,7 @@ class Handle:
         if self._callbacks is not None:
             self._block(timeout)
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         with self._lock:
             if self._wrap is not None:
                 self._result = self._wrap(self._result)
@@ -136,7 +136,7 @@ class Handle:
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"{self.name!r} is not done after {timeout:g} s; it goes on")
-                self._heart.check(time.monotonic())
+                self._heart.check()
         finally:
             self._heart.waited(time.monotonic() - start)
 

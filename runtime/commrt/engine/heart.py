@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from commrt.clock import monotonic
 from commrt.errors import EngineError
 
 _STUCK = 30.0
@@ -22,19 +23,19 @@ class Heart:
         self._lock = threading.Lock()
         self._exposed = 0.0
 
-    def beat(self, now: float) -> None:
+    def beat(self) -> None:
         """Note that the thread has come round once more and is at work."""
-        self._busy_since = now
+        self._busy_since = monotonic()
 
     def rest(self) -> None:
         """Note that the thread sleeps until something happens."""
         self._busy_since = None
 
-    def check(self, now: float) -> None:
+    def check(self) -> None:
         """Raise EngineError if one step has taken 30 s."""
         since = self._busy_since
-        if since is not None and now - since > _STUCK:
-            stuck = f"the background thread has been in one call for {now - since:.0f} s"
+        if since is not None and (stuck_for := monotonic() - since) > _STUCK:
+            stuck = f"the background thread has been in one call for {stuck_for:.0f} s"
             raise EngineError(f"{stuck}, moving {self.describe()}")
 
     def waited(self, seconds: float) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commrt.core.member import peer_lost
+from commrt.core.member import COORDINATOR, peer_lost
 from commrt.errors import PeerLostError
 
 _WINDOW = 0.2
+_PATIENCE = 1.0
+"""Seconds that a member gives the coordinator to tell: else its own end may seem a loss there."""
 
 
 class Losses:
     """Collects losses; ranks that have said goodbye do not count. Pure."""
 
-    def __init__(self, hosts: Sequence[str]) -> None:
+    def __init__(self, hosts: Sequence[str], coordinates: bool) -> None:
         self._hosts = tuple(hosts)
+        self._window = _WINDOW if coordinates else _PATIENCE
         self._why: dict[int, str] = {}
         self._left: set[int] = set()
         self._until: float | None = None
@@ -33,8 +36,8 @@ class Losses:
             return
         if rank not in self._why or "connection" in self._why[rank]:
             self._why[rank] = why
-        if self._until is None:
-            self._until = now + _WINDOW
+        until = now + (_WINDOW if rank == COORDINATOR else self._window)
+        self._until = until if self._until is None else min(self._until, until)
 
     def deadline(self) -> float | None:
         """When `due` is next needed."""

@@ -9,8 +9,8 @@ from commrt.control.base import ControlLink
 from commrt.control.launcher import LauncherLine
 from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
+from commrt.engine.departure import Departure
 from commrt.engine.executor import Executor
-from commrt.engine.goodbye import Departure
 from commrt.engine.heart import Heart
 from commrt.engine.queue import TensorQueue
 from commrt.observe.trace import Trace

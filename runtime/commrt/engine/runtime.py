@@ -144,8 +144,7 @@ class Runtime:
             gone = [event for event in line.poll() if event.rank != self._order.env.rank]
             if gone:
                 ranks, why = [g.rank for g in gone], [g.why for g in gone]
-                hosts = ["this job"] * (max(ranks) + 1)
-                error = peer_lost(ranks, hosts, why)
+                error = peer_lost(ranks, {g.rank: g.host for g in gone}, why)
                 self._lost = PeerLostError(f"{error} during init()", ranks, error.hosts)
                 if not self._ready.wait(1.0):
                     self.abort(self._lost)

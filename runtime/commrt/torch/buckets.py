@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, repeat
+from operator import is_, is_not
+from typing import cast
 
 import numpy as np
 import torch
@@ -43,7 +46,8 @@ class Bucket:
         self.places = tuple(places)
         self.missing = len(places)
         self.handle: Handle | None = None
-        self._pairs = [(place.param, place.view) for place in places]
+        self._params = [place.param for place in places]
+        self._views = [place.view for place in places]
         self._span = span
         self._signature = signature
 
@@ -52,19 +56,16 @@ class Bucket:
 
         A parameter whose gradient is None is announced as absent and counts as zeros.
         """
-        absent: list[int] = []
-        strays: list[torch.Tensor] = []
-        targets: list[torch.Tensor] = []
-        for position, (param, view) in enumerate(self._pairs):
-            grad = param.grad
-            if grad is None:
-                absent.append(position)
-                view.zero_()
-            elif grad is not view:
-                strays.append(grad)
-                targets.append(view)
-        if strays:
-            self._gather(targets, strays)
+        found = [param.grad for param in self._params]
+        absent = [i for i, missing in enumerate(map(is_, found, repeat(None))) if missing]
+        for position in absent:
+            found[position] = self._views[position].zero_()
+        grads = cast(list[torch.Tensor], found)
+        strays = list(map(is_not, grads, self._views))
+        if all(strays):
+            self._gather(self._views, grads)
+        elif any(strays):
+            self._gather(list(compress(self._views, strays)), list(compress(grads, strays)))
         self.handle = session().submit(
             self._signature, self.name, self._span, _absent, process_set, tuple(absent)
         )
@@ -72,9 +73,11 @@ class Bucket:
     def adopt(self, absent: Sequence[int]) -> None:
         """Make the reduced gradients the parameters' own, but for those that no rank has."""
         self.handle = None
-        for position, (param, view) in enumerate(self._pairs):
-            if position not in absent:
-                param.grad = view
+        kept = [self._params[position].grad for position in absent]
+        for param, view in zip(self._params, self._views, strict=True):
+            param.grad = view
+        for position, grad in zip(absent, kept, strict=True):
+            self._params[position].grad = grad
 
     def reset(self) -> None:
         """Be ready for the next gradients."""
@@ -82,10 +85,13 @@ class Bucket:
         self.handle = None
 
     def _gather(self, targets: list[torch.Tensor], strays: list[torch.Tensor]) -> None:
-        if any(grad.layout is not torch.strided for grad in strays):
-            raise ArgumentError(self._refusal())
-        with torch.no_grad():  # backward(create_graph=True) runs hooks with gradients on
-            torch._foreach_copy_(targets, strays)
+        try:
+            with torch.no_grad():  # backward(create_graph=True) runs hooks with gradients on
+                torch._foreach_copy_(targets, strays)
+        except RuntimeError:
+            if all(grad.layout is torch.strided for grad in strays):
+                raise
+            raise ArgumentError(self._refusal()) from None
 
     def _refusal(self) -> str:
         for place in self.places:

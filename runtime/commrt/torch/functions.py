@@ -75,7 +75,8 @@ def _broadcast(named: Iterable[tuple[str, torch.Tensor]], root_rank: int) -> Non
 
 def _check_alike(optimizer: torch.optim.Optimizer) -> None:
     sizes = [len(group["params"]) for group in optimizer.param_groups]
-    kinds = session().allgather_object(f"parameter groups of sizes {sizes}")
+    bare = getattr(optimizer, "_optimizer", optimizer)  # one of ours wraps the user's
+    kinds = session().allgather_object(f"{type(bare).__name__} of parameter groups of {sizes}")
     if len(set(kinds)) > 1:
         said = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds))
         raise ArgumentError(f"broadcast_optimizer_state: the optimizers differ. {said}")

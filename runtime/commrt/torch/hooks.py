@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.autograd import Variable
@@ -36,7 +35,7 @@ class Reducer:
         """Reduce the gradients of these buckets too."""
         for bucket in buckets:
             for position, place in enumerate(bucket.places):
-                hook = partial(self._fired, bucket, len(self._left), position)
+                hook = self._counter(bucket, len(self._left), position)
                 register = place.param.register_post_accumulate_grad_hook
                 self._hooks.append(register(hook))  # type: ignore[no-untyped-call]
                 self._left.append(0 if self._synced else self._passes)
@@ -90,33 +89,43 @@ class Reducer:
         for hook in self._hooks:
             hook.remove()
 
-    def _fired(self, bucket: Bucket, index: int, position: int, param: torch.Tensor) -> None:
-        self._left[index] = left = self._left[index] - 1
-        if left > 0:
-            return
-        if left < 0:
-            self._fired_again(bucket, index, position, param)
-            return
-        bucket.missing -= 1
-        if not bucket.missing:
-            self._launch(bucket)
-            self._unlaunched -= 1
-            if not self._unlaunched:
-                Variable._execution_engine.queue_callback(self._backward_ends)
+    def _counter(self, bucket: Bucket, index: int, position: int) -> Callable[[torch.Tensor], None]:
+        """Make the hook of one parameter. It runs for every gradient of every step."""
+        left = self._left
 
-    def _launch(self, bucket: Bucket) -> None:
+        def fired(param: torch.Tensor) -> None:
+            left[index] = more = left[index] - 1
+            if more == 0:
+                bucket.missing -= 1
+                if not bucket.missing:
+                    self._full(bucket)
+            elif more < 0:
+                self._fired_again(bucket, position, param, fired)
+
+        return fired
+
+    def _full(self, bucket: Bucket) -> None:
         try:
             bucket.launch(self._process_set)
         except ArgumentError as exc:  # peers wait for this bucket
             self._fail(str(exc))
             raise
+        self._unlaunched -= 1
+        if not self._unlaunched:
+            Variable._execution_engine.queue_callback(self._backward_ends)
 
-    def _fired_again(self, bucket: Bucket, index: int, position: int, param: torch.Tensor) -> None:
+    def _fired_again(
+        self,
+        bucket: Bucket,
+        position: int,
+        param: torch.Tensor,
+        fired: Callable[[torch.Tensor], None],
+    ) -> None:
         place = bucket.places[position]
         if self._synced and param.grad is not place.view:
             # The reduced gradient is gone: somebody has zeroed the model, not the optimizer.
             self.reset()
-            self._fired(bucket, index, position, param)
+            fired(param)
             return
         text = (
             f"parameter {place.name!r} got one more gradient before step() or zero_grad() than "

@@ -185,11 +185,12 @@ def _reduction(
     if not predivide > 0:
         raise ArgumentError(f"gradient_predivide_factor must be positive, not {predivide!r}")
     if predivide == 1.0:
-        return Signature(Kind.ALLREDUCE, (), op, codec=codec)
+        return Signature(Kind.ALLREDUCE, (), op, codec=codec, fusable=False)
     if op is not Average:
         raise ArgumentError("gradient_predivide_factor needs op=Average")
     size = process_set.size()
-    return Signature(Kind.ALLREDUCE, (), ReduceOp.SUM, 1 / predivide, predivide / size, codec)
+    scales = (1 / predivide, predivide / size)
+    return Signature(Kind.ALLREDUCE, (), ReduceOp.SUM, *scales, codec, fusable=False)
 
 
 def _register(wrapper: DistributedOptimizer) -> int:

@@ -100,4 +100,5 @@ class MessageTransport:
 
 def _tag(channel: Channel) -> int:
     """Return an even tag that no other operation in flight has; MPI promises tags up to 32767."""
+    assert channel.stage < _STAGES, "a conversation of more stages than there are tags for"
     return 2 * ((channel.number * _STAGES + channel.stage) % _TAGS)

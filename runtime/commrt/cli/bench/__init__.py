@@ -38,7 +38,7 @@ def _latency(kinds: Kinds) -> None:
     parser.add_argument("--bytes", type=_size, default=4096, dest="nbytes", metavar="SIZE",
                         help="of the float32 array (default 4096)")  # fmt: skip
     _number(parser, "--iterations", 1000, "operations in a round")
-    _peer(parser, "mpi", "gloo", "ddp")
+    _peer(parser, "mpi", "gloo")
 
 
 def _bandwidth(kinds: Kinds) -> None:
@@ -48,7 +48,7 @@ def _bandwidth(kinds: Kinds) -> None:
                              "doubling)")  # fmt: skip
     parser.add_argument("--type", choices=TYPES, default="float32", dest="dtype")
     _number(parser, "--iterations", 0, "operations in a round; 0: by size", least=0)
-    _peer(parser, "mpi", "gloo", "ddp")
+    _peer(parser, "mpi", "gloo")
 
 
 def _idle(kinds: Kinds) -> None:

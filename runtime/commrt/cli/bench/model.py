@@ -12,7 +12,7 @@ import numpy as np
 from commrt.cli.bench import table
 from commrt.cli.bench.console import Console
 from commrt.cli.bench.figures import Findings, Series, fastest, series, speed_ratio
-from commrt.cli.bench.options import Model
+from commrt.cli.bench.options import Model, UsageError
 from commrt.cli.bench.peers import Array, Ours, sides
 from commrt.cli.bench.rounds import interleave, mean_over_ranks, seconds_each, settle
 from commrt.cli.bench.table import Column
@@ -38,6 +38,8 @@ def run(options: Model, console: Console) -> Findings:
         f"# {options.name}: {len(shapes)} gradients, {nbytes / 1e6:.1f} MB of float32, averaged; "
         f"{options.rounds} rounds of {options.iterations}"
     )
+    if options.peer == "ddp" and not options.hooks:
+        raise UsageError("DDP reduces gradients of a backward pass only: add --hooks, or take gloo")
     if options.hooks:
         from commrt.cli.bench.model_hooks import with_hooks  # only this needs torch
 

@@ -1,0 +1,196 @@
+"""Negotiation without threads or time: all cores of a job and the messages between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from commrt.core import wire
+from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
+from commrt.core.coordinator import Coordinator
+from commrt.core.ids import CAPACITY, Key
+from commrt.core.member import Member
+from commrt.core.stall import StallWatch
+from commrt.errors import ShutdownError
+from commrt.types import WORLD, Bucket, ProcessSetSpec, Request
+
+Link = tuple[str, int]
+"""`up` from a rank to the coordinator, or `down` to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the cores of a job are made with. `warn` and `fail` are seconds."""
+
+    size: int
+    sets: Mapping[int, ProcessSetSpec]
+    limit: int = 1 << 20
+    capacity: int = CAPACITY
+    warn: float = 60.0
+    fail: float = 600.0
+
+
+@dataclass(slots=True)
+class SimulatedRank:
+    """What one rank's engine would hold: operations by key, in the order in which they ended."""
+
+    open: dict[Key, Request] = field(default_factory=dict)
+    buckets: list[Bucket] = field(default_factory=list)
+    failed: list[Fail] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    started: bool = False
+    end: Stop | None = None
+
+    def carry_out(self, action: Action) -> None:
+        """Take note of what the member decided. Raises KeyError for an operation not open."""
+        match action:
+            case Execute(bucket=bucket):
+                for operation in bucket.operations:
+                    del self.open[bucket.set_id, operation.name]
+                self.buckets.append(bucket)
+            case Fail(set_id=set_id, name=name):
+                if self.open.pop((set_id, name), None) is not None:
+                    self.failed.append(action)
+            case Warn(text=text):
+                self.warnings.append(text)
+            case PeersLeft(ranks=ranks):
+                self.gone.update(ranks)
+            case Started():
+                self.started = True
+            case Stop():
+                self.end = self.end or action
+
+
+Event = tuple[object, ...]
+
+
+class Cores:
+    """The decisions of a job: one event in, the actions of the core that got it out."""
+
+    def __init__(self, settings: Settings) -> None:
+        hosts = [f"host{r}" for r in range(settings.size)]
+        stalls = StallWatch(settings.warn, settings.fail, hosts)
+        self.coordinator = Coordinator(
+            settings.size, settings.sets, settings.limit, stalls, settings.capacity
+        )
+        self.members = [
+            Member(r, hosts, settings.warn, settings.capacity) for r in range(settings.size)
+        ]
+
+    def take(self, event: Event) -> list[Action]:
+        """Let the core that an event is for decide."""
+        match event:
+            case ("coordinator", int(rank), bytes(data), float(now)):
+                return self.coordinator.receive(rank, wire.decode(data)[2], now)
+            case ("member", int(rank), bytes(data)):
+                return self.members[rank].receive(wire.decode(data)[2])
+            case ("submit", int(rank), tuple(requests), float(now)):
+                return self.members[rank].submit(requests, now)
+            case ("report", int(rank), int(set_id), str(name), str(text)):
+                return self.members[rank].report(set_id, name, text)
+            case ("leave", int(rank), str(why), bool(final)):
+                return self.members[rank].leave(why, final)
+            case ("lost", tuple(ranks), tuple(why)):
+                return self.coordinator.lost(ranks, why)
+            case ("time", -1, float(now)):
+                return self.coordinator.tick(now)
+            case ("time", int(rank), float(now)):
+                return self.members[rank].tick(now)
+        raise ValueError(f"no such event: {event}")
+
+
+class Network:
+    """A job of simulated ranks. Messages wait on their links until a test delivers them.
+
+    `log` records every event and what the core answered.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ranks = [SimulatedRank() for _ in range(settings.size)]
+        self.log: list[tuple[Event, str]] = []
+        self.now = 0.0
+        self._cores = Cores(settings)
+        ways = [(way, r) for way in ("up", "down") for r in range(settings.size)]
+        self._links: dict[Link, deque[bytes]] = {way: deque() for way in ways}
+
+    def submit(self, rank: int, requests: Sequence[Request]) -> None:
+        """Submit operations in one go. None of their names may be open."""
+        for request in requests:
+            key = (request.set_id, request.name)
+            assert key not in self.ranks[rank].open, f"{key} is open on rank {rank}"
+            self.ranks[rank].open[key] = request
+        self._happen(rank, ("submit", rank, tuple(requests), self.now))
+
+    def report(self, rank: int, set_id: int, name: str, text: str) -> None:
+        """Report an error instead of submitting an operation."""
+        self._happen(rank, ("report", rank, set_id, name, text))
+
+    def leave(self, rank: int, why: str, final: bool = False) -> None:
+        """Say goodbye; a `final` one does not wait for an answer."""
+        self._happen(rank, ("leave", rank, why, final))
+        if final:
+            self.ranks[rank].carry_out(Stop(ShutdownError(why)))
+
+    def hello(self, rank: int) -> None:
+        """Connect a rank."""
+        self.inject(rank, wire.Hello())
+
+    def inject(self, rank: int, message: wire.Message) -> None:
+        """Send the coordinator a message of a rank that its core did not make."""
+        self._links["up", rank].append(wire.encode(1, 0, message))
+
+    def lose(self, ranks: Sequence[int], why: str) -> None:
+        """Let ranks other than 0 die: what they sent before may still arrive."""
+        for rank in ranks:
+            self.ranks[rank].end = Stop(ShutdownError(f"dead: {why}"))
+        self._happen(-1, ("lost", tuple(ranks), (why,) * len(ranks)))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on every core."""
+        self.now += seconds
+        for core in range(-1, self.settings.size):
+            if core < 0 or self.ranks[core].end is None:
+                self._happen(core, ("time", core, self.now))
+
+    def under_way(self) -> list[Link]:
+        """Return the links on which a message waits."""
+        return [link for link, messages in self._links.items() if messages]
+
+    def deliver(self, link: Link) -> None:
+        """Deliver the oldest message of a link. A rank that has ended hears nothing."""
+        way, rank = link
+        data = self._links[link].popleft()
+        if way == "up":
+            self._happen(-1, ("coordinator", rank, data, self.now))
+        elif self.ranks[rank].end is None:
+            self._happen(rank, ("member", rank, data))
+
+    def settle(self) -> None:
+        """Deliver everything, link by link."""
+        while links := self.under_way():
+            self.deliver(links[0])
+
+    def replay(self) -> list[tuple[Event, str]]:
+        """Give the recorded events to new cores; return the log that they make."""
+        cores = Cores(self.settings)
+        return [(event, repr(cores.take(event))) for event, _ in self.log]
+
+    def _happen(self, core: int, event: Event) -> None:
+        actions = self._cores.take(event)
+        self.log.append((event, repr(actions)))
+        for action in actions:
+            if not isinstance(action, SendControl):
+                self.ranks[core].carry_out(action)
+            elif core < 0:
+                self._links["down", action.rank].append(wire.encode(1, 0, action.message))
+            else:
+                self._links["up", core].append(wire.encode(1, 0, action.message))
+
+
+def world_of(size: int, *subsets: Sequence[int]) -> dict[int, ProcessSetSpec]:
+    """Return the process sets of a job: all ranks, then the subsets."""
+    every = [tuple(range(size)), *(tuple(sorted(ranks)) for ranks in subsets)]
+    return {id: ProcessSetSpec(id, ranks) for id, ranks in enumerate(every, start=WORLD)}

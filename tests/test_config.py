@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commrt.config import Config, LauncherEnv, parse_bytes
+from commrt.errors import InitError
+
+
+def test_no_variable_means_the_defaults() -> None:
+    assert Config.from_environment({"PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}) == Config()
+
+
+def test_every_setting_is_read_from_its_variable() -> None:
+    config = Config.from_environment(
+        {
+            "COMMRT_BUCKET": "64MiB",
+            "COMMRT_FIRST_BUCKET": "1k",
+            "COMMRT_STALL_WARN": "1.5",
+            "COMMRT_STALL_FAIL": "0",
+            "COMMRT_INIT_TIMEOUT": "7",
+            "COMMRT_SHUTDOWN_TIMEOUT": "8",
+            "COMMRT_SWITCH_INTERVAL": "0.001",
+            "COMMRT_LOG": "Info",
+        }
+    )
+    assert config == Config(64 << 20, 1 << 10, 1.5, 0.0, 7.0, 8.0, 0.001, "info")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("COMMRT_BUCKETS", "COMMRT_BUCKET"),
+        ("COMMRT_STALLWARN", "COMMRT_STALL_WARN"),
+        ("COMMRT_LOG_LEVEL", "COMMRT_LOG"),
+        ("COMMRT_", "COMMRT_LOG"),
+    ],
+)
+def test_an_unknown_name_is_refused_and_the_nearest_one_named(name: str, nearest: str) -> None:
+    with pytest.raises(InitError) as caught:
+        Config.from_environment({name: "1"})
+    assert str(caught.value) == f"unknown setting {name}='1'; the nearest known one is {nearest}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("COMMRT_BUCKET", "4 apples", "COMMRT_BUCKET: '4 apples' is not a size such as 4MiB"),
+        ("COMMRT_BUCKET", "", "is not a size"),
+        ("COMMRT_BUCKET", "-1", "is not a size"),
+        ("COMMRT_STALL_FAIL", "soon", "COMMRT_STALL_FAIL: "),
+        ("COMMRT_STALL_FAIL", "-1", "'-1' is not a number of seconds"),
+        ("COMMRT_STALL_FAIL", "nan", "'nan' is not a number of seconds"),
+        ("COMMRT_STALL_FAIL", "inf", "0: never"),
+        ("COMMRT_LOG", "loud", "'loud' is not debug, info, warning or error"),
+    ],
+)
+def test_an_unreadable_value_is_refused_with_its_name(name: str, value: str, said: str) -> None:
+    with pytest.raises(InitError) as caught:
+        Config.from_environment({name: value})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("64k", 64 << 10),
+        ("64KiB", 64 << 10),
+        (" 4 MiB ", 4 << 20),
+        ("4m", 4 << 20),
+        ("1g", 1 << 30),
+        ("2GiB", 2 << 30),
+        ("7b", 7),
+    ],
+)
+def test_sizes_have_units_of_powers_of_two(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@given(st.text(max_size=8))
+def test_a_size_is_read_or_refused(text: str) -> None:
+    try:
+        assert parse_bytes(text) >= 0
+    except ValueError:
+        pass
+
+
+def test_shared_settings_have_one_text_where_they_are_equal() -> None:
+    shared = Config(bucket=1 << 20).shared()
+    assert shared == Config.from_environment({"COMMRT_BUCKET": "1MiB"}).shared()
+    assert shared["COMMRT_BUCKET"] == "1048576"
+    assert "COMMRT_LOG" not in shared
+    assert "COMMRT_SWITCH_INTERVAL" not in shared
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert all(f.metadata["help"] for f in dataclasses.fields(Config))
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, LauncherEnv("", 0, 1, "")),
+        ({"COMMRUN_SHIM": "/s"}, LauncherEnv("", 0, 1, "/s")),
+        (
+            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"},
+            LauncherEnv("Open MPI", 2, 4, ""),
+        ),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, LauncherEnv("MPICH or Intel MPI", 1, 2, "")),
+        ({"PMI_RANK": "1"}, LauncherEnv("", 0, 1, "")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, LauncherEnv("torchrun", 3, 8, "")),
+        (
+            {
+                "RANK": "0",
+                "WORLD_SIZE": "1",
+                "OMPI_COMM_WORLD_RANK": "2",
+                "OMPI_COMM_WORLD_SIZE": "4",
+            },
+            LauncherEnv("Open MPI", 2, 4, ""),
+        ),
+    ],
+)
+def test_a_launcher_is_known_by_its_variables(
+    environ: dict[str, str], expected: LauncherEnv
+) -> None:
+    assert LauncherEnv.from_environment(environ) == expected
+
+
+def test_a_rank_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(InitError, match="PMI_RANK='one' or PMI_SIZE='2' is no number"):
+        LauncherEnv.from_environment({"PMI_RANK": "one", "PMI_SIZE": "2"})
