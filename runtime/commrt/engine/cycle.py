@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import time
 from collections import deque
 from math import inf
@@ -45,6 +46,8 @@ class Cycle:
         parts = self._parts
         events = self._sleep_and_poll()
         now = parts.clock()
+        if (events or parts.queue.waiting()) and parts.heart.awaited():
+            self._pace.stir(now)
         parts.heart.beat()
         for event in events:
             self._receive(event, now)
@@ -71,13 +74,22 @@ class Cycle:
         now = parts.clock()
         self._due = self._next_deadline()
         if parts.executor.busy():
-            nap = self._pace.nap(parts.executor.steps(), now)
-            if 0 < nap < 0.001:
-                time.sleep(nap)  # epoll counts in milliseconds
-                nap = 0.0
-            return parts.link.poll(nap)
+            return parts.link.poll(self._nap(self._pace.nap(parts.executor.steps(), now)))
+        if self._pace.lively(now):
+            return parts.link.poll(self._nap(0.0))
         parts.heart.rest()
         return parts.link.poll(None if self._due == inf else max(0.0, self._due - now))
+
+    @staticmethod
+    def _nap(seconds: float) -> float:
+        """Sleep if it is too short for epoll, which counts in milliseconds; return what is left."""
+        if seconds >= 0.001:
+            return seconds
+        if seconds:
+            time.sleep(seconds)
+        else:
+            os.sched_yield()  # ZeroMQ's thread may need this core to send what we said
+        return 0.0
 
     def _next_deadline(self) -> float:
         parts = self._parts
@@ -156,6 +168,8 @@ class Cycle:
         parts = self._parts
         for running in parts.executor.progress():
             done = parts.clock()
+            if parts.heart.awaited():
+                self._pace.stir(done)
             for place, submission in enumerate(running.submissions):
                 parts.queue.finish(submission)
                 submission.handle.complete(outcome(running, place))

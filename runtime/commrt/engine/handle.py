@@ -127,6 +127,7 @@ class Handle:
 
     def _block(self, timeout: float | None) -> None:
         start = time.monotonic()
+        self._heart.wait_begins()
         deadline = None if timeout is None else start + timeout
         try:
             while True:
@@ -138,7 +139,7 @@ class Handle:
                     raise TimeoutError(f"{self.name!r} is not done after {timeout:g} s; it goes on")
                 self._heart.check()
         finally:
-            self._heart.waited(time.monotonic() - start)
+            self._heart.wait_ended(time.monotonic() - start)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -22,6 +22,7 @@ class Heart:
         self._busy_since: float | None = None
         self._lock = threading.Lock()
         self._exposed = 0.0
+        self._waiters = 0
 
     def beat(self) -> None:
         """Note that the thread has come round once more and is at work."""
@@ -38,10 +39,20 @@ class Heart:
             stuck = f"the background thread has been in one call for {stuck_for:.0f} s"
             raise EngineError(f"{stuck}, moving {self.describe()}")
 
-    def waited(self, seconds: float) -> None:
-        """Add to the time that callers waited."""
+    def wait_begins(self) -> None:
+        """Note that a caller waits."""
         with self._lock:
+            self._waiters += 1
+
+    def wait_ended(self, seconds: float) -> None:
+        """Note that it does no more, and add up its time."""
+        with self._lock:
+            self._waiters -= 1
             self._exposed += seconds
+
+    def awaited(self) -> bool:
+        """Does any caller wait?"""
+        return self._waiters > 0
 
     def exposed(self) -> float:
         """Seconds that callers have waited in all."""

@@ -58,6 +58,10 @@ class TensorQueue:
             self._new.append(submission)
         self._wake()  # never blocks
 
+    def waiting(self) -> bool:
+        """Has anything been accepted since the last `drain`?"""
+        return bool(self._new)
+
     def drain(self) -> list[Submission]:
         """Return what was accepted since the last call."""
         if not self._new:
