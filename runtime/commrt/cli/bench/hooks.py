@@ -25,8 +25,8 @@ def run(options: Hooks, console: Console) -> Findings:
     console.say(
         f"# {n} parameters of {_ELEMENTS} values; {options.rounds} rounds of {options.iterations} "
         "steps, of which the median counts\n"
-        "# cost: backward() and step() under DistributedOptimizer (SGD, foreach), without what\n"
-        "# the thread waited for commrt, less the same under the bare optimizer;\n"
+        "# cost: backward(), step(), zero_grad() under DistributedOptimizer (SGD, foreach), less\n"
+        "# the same under the bare optimizer, without what the thread waited for commrt;\n"
         "# by the clock, and by the processor time of the thread that calls them\n#"
     )
     shapes = [(_ELEMENTS,)] * n

@@ -21,7 +21,7 @@ def with_hooks(options: Model, shapes: Sequence[Shape], console: Console) -> lis
     if options.peer == "mpi":
         raise UsageError("--hooks compares with DDP: --peer ddp")
     torch.set_num_threads(1)
-    console.say("# time: backward() of the sum of all parameters, and step() (SGD, foreach),\n"
+    console.say("# time: backward() of the sum of all parameters, step() and zero_grad() (SGD),\n"
                 "# of a round the median")  # fmt: skip
     make = partial(Sums, shapes)
     with nullcontext() if options.peer is None else gloo.group():

@@ -31,8 +31,8 @@ _WARM_UP = 2
 class Cost:
     """Seconds of a step, and of parts of it.
 
-    `finish`: backward and `optimizer.step()`. `waited`: of that, in calls of commrt. `busy`: the
-    rest of `finish`. `processor`: processor time of the calling thread in `finish`.
+    `finish`: backward, `step()` and `zero_grad()`. `waited`: of that, in calls of commrt.
+    `busy`: the rest of `finish`. `processor`: processor time of the calling thread in `finish`.
     """
 
     step: float
@@ -72,14 +72,14 @@ class Trainee:
         self._loss = loss
 
     def forward(self) -> Tensor:
-        """Drop the gradients and return the loss."""
-        self._optimizer.zero_grad()
+        """Return the loss."""
         return self._loss(self._module)
 
     def finish(self, loss: Tensor) -> None:
-        """Make gradients and use them."""
+        """Make gradients, use them and drop them: who owns them when is each side's own affair."""
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        self._optimizer.zero_grad()
 
 
 def run_forward(module: nn.Module) -> Tensor:
