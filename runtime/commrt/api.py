@@ -338,10 +338,14 @@ def _topology() -> Topology:
 
 def _refuse_in_child() -> None:
     if _state.parent is not None:
-        raise ShutdownError(
-            f"process {os.getpid()} was forked from rank {_state.parent.rank} after init(); only "
-            "that rank may communicate. Start workers with the 'spawn' method, or before init()"
-        )
+        raise _forked(_state.parent)
+
+
+def _forked(parent: Topology) -> ShutdownError:
+    return ShutdownError(
+        f"process {os.getpid()} was forked from rank {parent.rank} after init(); only that rank "
+        "may communicate. Start workers with the 'spawn' method, or before init()"
+    )
 
 
 def _shutdown(why: str, final: bool) -> None:
@@ -389,7 +393,7 @@ def _after_fork_in_child() -> None:
         runtime = _state.session.runtime
         _state.parent = runtime.topology
         _state.session = None
-        in_child_after_fork(runtime)
+        in_child_after_fork(runtime, _forked(_state.parent))
 
 
 atexit.register(_at_exit)

@@ -39,10 +39,11 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A caller's array: `array` shares its memory; `make` wraps a result as the caller's kind."""
+    """A caller's array: `array` is its memory if it `shares`; `make` makes results of its kind."""
 
     array: _Array
     make: Callable[[_Array], Any]
+    shares: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def view(x: Any, what: str) -> View:
     array = x if type(x) is np.ndarray else np.asarray(x)
     if array.dtype not in _SUPPORTED:
         raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
-    return View(array, _same)
+    return View(array, _same, isinstance(x, np.ndarray))
 
 
 def lay(array: _Array) -> Laid:
@@ -89,8 +90,11 @@ def unlay(flat: Flat, spec: TensorSpec) -> _Array:
     return flat.reshape([spec.shape[i] for i in spec.order]).transpose(inverse)
 
 
-def check_writable(array: _Array, what: str) -> None:
+def check_writable(seen: View, what: str) -> None:
     """Raise ArgumentError where an in-place result cannot be written."""
+    array = seen.array
+    if not seen.shares:
+        raise ArgumentError(f"{what}: it has no memory to change in place; pass an array")
     if not array.flags.writeable:
         raise ArgumentError(f"{what}: the array is read-only, so it cannot be changed in place")
     for length, stride in zip(array.shape, array.strides, strict=True):
@@ -127,14 +131,15 @@ def _view_torch(torch: Any, x: Any, what: str) -> View:
         raise ArgumentError(f"{what}: tensors on {x.device} are not supported yet; pass .cpu()")
     plain = x.detach().resolve_conj().resolve_neg()
     if plain.dtype is torch.bfloat16:
-        return View(plain.view(torch.int16).numpy().view(BFLOAT16), lambda a: _torch_bf16(torch, a))
+        bits = plain.view(torch.int16).numpy().view(BFLOAT16)
+        return View(bits, lambda a: _torch_bf16(torch, a), not x.is_neg())
     try:
         array = plain.numpy()
     except TypeError as exc:
         raise ArgumentError(f"{what}: {x.dtype} is not supported ({exc})") from None
     if array.dtype not in _SUPPORTED:
         raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
-    return View(array, torch.from_numpy)
+    return View(array, torch.from_numpy, not (x.is_conj() or x.is_neg()))
 
 
 def _torch_bf16(torch: Any, array: _Array) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import pickle
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,9 +16,10 @@ from commrt.codecs.registry import NAMES
 from commrt.engine.handle import Handle, Outcome
 from commrt.engine.runtime import Runtime
 from commrt.engine.submission import Submission
-from commrt.errors import ArgumentError
+from commrt.errors import ArgumentError, InitError
+from commrt.parcels import Parcel, pack, unpack
 from commrt.process_sets import ProcessSet
-from commrt.types import Kind, ReduceOp, Request, Signature, TensorSpec
+from commrt.types import WORLD, Kind, ReduceOp, Request, Signature, TensorSpec
 
 Wrap = Callable[[Outcome], Any]
 
@@ -89,12 +89,7 @@ class Session:
         inplace: bool = False,
     ) -> Handle:
         """Start a broadcast; see `commrt.broadcast`."""
-        members = self._members(process_set)
-        if root_rank not in members:
-            raise ArgumentError(
-                f"broadcast: root rank {root_rank} is not in the process set {list(members)} "
-                "(root ranks are world ranks)"
-            )
+        root_rank = self._root(root_rank, process_set, "broadcast")
         seen = arrays.view(x, "broadcast")
         laid, out, restore = self._place(seen, inplace, "broadcast")
         signature = Signature(Kind.BROADCAST, (laid.spec,), root=root_rank)
@@ -136,14 +131,12 @@ class Session:
         timeout: float | None = None,
     ) -> Any:
         """Return the root's object on every rank; see `commrt.broadcast_object`."""
-        if root_rank not in self._members(process_set):
-            raise ArgumentError(
-                f"broadcast_object: root rank {root_rank} is not in the process set"
-            )
+        root_rank = self._root(root_rank, process_set, "broadcast_object")
         mine = self.runtime.topology.rank == root_rank
-        blob = _dumps(obj) if mine else np.empty(0, np.uint8)
-        gathered = self.allgather_async(blob, name, process_set).wait(timeout)
-        return obj if mine else pickle.loads(gathered.tobytes())
+        parcel = pack(obj) if mine else Parcel(np.empty(0, np.uint8))
+        gathered = self.allgather_async(parcel.blob, name, process_set).wait(timeout)
+        parcel.check()
+        return obj if mine else unpack(gathered.tobytes(), [root_rank])[0]
 
     def allgather_object(
         self,
@@ -153,9 +146,10 @@ class Session:
         timeout: float | None = None,
     ) -> list[Any]:
         """Return every rank's object, in order; see `commrt.allgather_object`."""
-        gathered = self.allgather_async(_dumps(obj), name, process_set).wait(timeout)
-        stream = io.BytesIO(gathered.tobytes())
-        return [pickle.load(stream) for _ in self._members(process_set)]
+        parcel = pack(obj)
+        gathered = self.allgather_async(parcel.blob, name, process_set).wait(timeout)
+        parcel.check()
+        return unpack(gathered.tobytes(), self._members(process_set))
 
     def submit(
         self,
@@ -211,7 +205,7 @@ class Session:
         laid = arrays.lay(seen.array)
         if not inplace:
             return laid, np.empty(laid.flat.size, laid.flat.dtype), ()
-        arrays.check_writable(seen.array, what)
+        arrays.check_writable(seen, what)
         if not laid.copied:
             return laid, laid.flat, ()
         return laid, laid.flat, ((seen.array, laid.flat.reshape(seen.array.shape)),)
@@ -228,7 +222,8 @@ class Session:
         rows: tuple[int, ...] = (),
         absent: tuple[int, ...] = (),
     ) -> Handle:
-        set_id = 0 if process_set is None else process_set.id()
+        set_id = WORLD if process_set is None else process_set.id()
+        name = _plain(name)
         rank = self.runtime.topology.rank
         if rank not in self._members(process_set):
             raise ArgumentError(f"rank {rank} is not in {process_set!r}")
@@ -237,8 +232,35 @@ class Session:
         self.runtime.submit(Submission(request, sources, outs, handle, restore))
         return handle
 
+    def _root(self, root_rank: Any, process_set: ProcessSet | None, what: str) -> int:
+        members = self._members(process_set)
+        try:
+            root = int(operator.index(root_rank))
+        except TypeError:
+            raise ArgumentError(f"{what}: root rank {root_rank!r} is no whole number") from None
+        if root not in members:
+            raise ArgumentError(
+                f"{what}: root rank {root} is not in the process set {list(members)} "
+                "(root ranks are world ranks)"
+            )
+        return root
+
     def _members(self, process_set: ProcessSet | None) -> tuple[int, ...]:
-        return self._sets[0 if process_set is None else process_set.id()]
+        if process_set is None:
+            return self._sets[WORLD]
+        ranks = self._sets.get(process_set.id())
+        if ranks != process_set.ranks:
+            raise InitError(f"{process_set!r} was not given to this init()")
+        return ranks
+
+
+def _plain(name: str | None) -> str | None:
+    """Return a name that can travel."""
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise ArgumentError(f"a name must be a str, not {name!r}")
+    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def _check_reduction(seen: list[View], op: ReduceOp, compression: str, what: str) -> None:
@@ -254,12 +276,6 @@ def _check_reduction(seen: list[View], op: ReduceOp, compression: str, what: str
         raise ArgumentError(f"{what}: the arrays of a group must have one dtype, not {names}")
     if op is ReduceOp.AVERAGE and np.dtype(np.bool_) in dtypes:
         raise ArgumentError(f"{what}: bool has no average; use op=commrt.Sum, which is logical or")
-
-
-def _dumps(obj: Any) -> Any:
-    import cloudpickle
-
-    return np.frombuffer(cloudpickle.dumps(obj), np.uint8)
 
 
 def _call_site() -> str:

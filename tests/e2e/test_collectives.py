@@ -110,7 +110,7 @@ def test_every_operation_agrees_with_numpy_on_three_ranks() -> None:
 
 
 ERRORS = """
-    import sys, time
+    import sys, threading, time
     from pathlib import Path
     import numpy as np
     import pytest
@@ -183,6 +183,40 @@ ERRORS = """
             commrt.allreduce(x, process_set=evens)
     works()
 
+    for root in (1.5, "0", None):
+        with pytest.raises(ArgumentError):
+            commrt.broadcast(x, root_rank=root)
+    assert commrt.broadcast(np.array(r), np.int64(1)).tolist() == 1
+    with pytest.raises(ArgumentError, match="must be a str"):
+        commrt.allreduce(x, name=7)
+    commrt.allreduce(x, name=np.str_("odd") + chr(0xDCFF))
+    for nowhere in ([1.0, 2.0], 3.0, np.float32(1)):
+        with pytest.raises(ArgumentError, match="no memory"):
+            commrt.allreduce_(nowhere)
+    strided = np.zeros((4, 4))[:, ::2]
+    first = commrt.allreduce_async_(strided, name="s1") if r == 0 else None
+    if r == 0:
+        with pytest.raises(DuplicateNameError):
+            commrt.allreduce_async_(strided, name="s2")
+    commrt.barrier()
+    (first or commrt.allreduce_async_(strided, name="s1")).wait()
+
+    for exchange in (lambda o: commrt.broadcast_object(o, 0), commrt.allgather_object):
+        with pytest.raises(TypeError if r == 0 else commrt.RemoteError, match="lock"):
+            exchange(threading.Lock() if r == 0 else 1)
+        assert commrt.broadcast_object({"next": r}) == {"next": 0}
+
+    half = np.full(4, 60000, np.float16)
+    tiny = commrt.allreduce(half, prescale_factor=1e-8, postscale_factor=1e8)
+    assert np.allclose(tiny, 60000)
+    assert np.allclose(commrt.allreduce(half / 2, op=Sum, prescale_factor=2, postscale_factor=0.25),
+                       30000)
+
+    handle = commrt.allreduce_async(x, name="exit")
+    handle.add_done_callback(lambda h: sys.exit(3))
+    handle.wait()
+    works()
+
     flag = Path(sys.argv[1])  # only one rank submits: an error by the limit, on the late rank too
     if r == 0:
         with pytest.raises(StallError, match="rank 1 .*did not submit 'lonely'"):
@@ -215,6 +249,58 @@ def test_mistakes_are_named_on_both_ranks_and_the_next_operation_works(tmp_path:
     )
     assert result.status == 0
     assert [result.stdout_of[r] for r in range(2)] == ["ok\n"] * 2
+
+
+OVERLAP = """
+    import sys
+    from pathlib import Path
+    import numpy as np
+    import commrt
+
+    pair = commrt.ProcessSet([0, 1])
+    commrt.init(process_sets=[pair])
+    r, flag = commrt.rank(), Path(sys.argv[1])
+    executor = commrt.api.session().runtime.parts.executor
+    if r == 2:  # scheduled, but not moving: as if this rank's engine were stopped
+        start, waiting = executor.start, []
+        executor.start = lambda *a: waiting.append(a)
+    big = commrt.allreduce_async(np.full(2, r + 1.0), op=commrt.Sum, name="big")
+    if r < 2:
+        hs = []
+        for i in range(1100):
+            x = np.full(3, i + r)
+            hs.append(commrt.allreduce_async(x, f"s{i}", commrt.Sum, process_set=pair))
+        for i, h in enumerate(hs[:400]):
+            assert h.wait().tolist() == [2 * i + 1] * 3, i
+        if r == 0:
+            flag.touch()
+        results = [h.wait().tolist() for h in hs]
+        assert results == [[2 * i + 1] * 3 for i in range(1100)]
+    else:
+        import time
+        while not (flag.exists() and waiting):
+            time.sleep(0.01)
+        executor.start = start
+        for a in waiting:
+            start(*a)
+        commrt.api.session().runtime.parts.link.wake()
+    assert big.wait().tolist() == [6.0, 6.0]
+    commrt.shutdown()
+    commrt.init(process_sets=[commrt.ProcessSet([0, 2])])
+    try:
+        commrt.allreduce(1.0, process_set=pair)
+    except commrt.InitError as exc:
+        assert "was not given to this init()" in str(exc)
+    else:
+        raise AssertionError("a set of an earlier init() must not pass for another one")
+    print("ok", flush=True)
+"""
+
+
+def test_many_buckets_may_overtake_one_that_waits_for_another_rank(tmp_path: Path) -> None:
+    result = run_ranks(OVERLAP, 3, args=[str(tmp_path / "flag")])
+    assert result.status == 0
+    assert [result.stdout_of[r] for r in range(3)] == ["ok\n"] * 3
 
 
 ASYNC = """

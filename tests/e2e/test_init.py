@@ -165,6 +165,7 @@ FORK = """
     import commrt
     commrt.init()
     before = commrt.allreduce(1.0)
+    handle = commrt.allreduce_async(1.0, name="open") if os.environ["RANK"] == "0" else None
     pid = os.fork()
     if pid == 0:
         try:
@@ -172,9 +173,16 @@ FORK = """
             commrt.allreduce(1.0)
         except commrt.ShutdownError as exc:
             assert "forked from rank" in str(exc)
+            try:
+                handle and handle.wait()
+            except commrt.ShutdownError:
+                pass
+            else:
+                assert handle is None
             sys.exit(0)  # runs the exit handlers, which must leave the parent's runtime alone
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    (handle or commrt.allreduce_async(1.0, name="open")).wait()
     assert commrt.allreduce(np.ones(100_000))[0] == 1.0
     print("ok", flush=True)
 """

@@ -54,7 +54,7 @@ Conversation = Generator[Step, None, None]
 class Exchange:
     """Sum `source` into `out`, perhaps the same, over `size` ranks of which we are number `index`.
 
-    `mean`: divide by the size. `postscale` comes after.
+    `mean`: divide by the size. `scale` is what the result is multiplied by.
     """
 
     source: Flat
@@ -62,7 +62,7 @@ class Exchange:
     size: int
     index: int
     mean: bool
-    postscale: float = 1.0
+    scale: float = 1.0
 
 
 class Codec(Protocol):

@@ -64,8 +64,8 @@ class DirectFloat:
             kernels.add_cast(total, part)
         if job.mean:
             kernels.divide(total, job.size)
-        if job.postscale != 1.0:
-            kernels.scale(total, job.postscale)
+        if job.scale != 1.0:
+            kernels.scale(total, job.scale)
         kernels.cast(total, block)
 
 
@@ -83,8 +83,8 @@ class DirectIntegerMean:
         for lo, hi in cut(0, mine, max(1, _SLICE // job.size)):
             kernels.integer_mean([part[lo:hi] for part in parts], block[lo:hi])
             yield Yield()
-        if job.postscale != 1.0:
-            kernels.scale(block, job.postscale)
+        if job.scale != 1.0:
+            kernels.scale(block, job.scale)
         yield AllGather(block, job.out, counts)
 
     def wire_nbytes(self, n: int, dtype: np.dtype[Any], size: int) -> int:

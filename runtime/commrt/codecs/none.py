@@ -19,10 +19,10 @@ class Plain:
         def finish(part: Flat) -> None:
             if job.mean and job.size > 1:
                 kernels.divide(part, job.size)
-            if job.postscale != 1.0:
-                kernels.scale(part, job.postscale)
+            if job.scale != 1.0:
+                kernels.scale(part, job.scale)
 
-        plain = (not job.mean or job.size == 1) and job.postscale == 1.0
+        plain = (not job.mean or job.size == 1) and job.scale == 1.0
         yield Reduce(job.source, job.out, None if plain else finish)
 
     def wire_nbytes(self, n: int, dtype: np.dtype[Any], size: int) -> int:

@@ -8,6 +8,7 @@ from commrt import errors
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
 from commrt.core.ids import CAPACITY, IdTable, Key
 from commrt.core.wire import (
+    SPREAD,
     Failed,
     Farewell,
     Forgotten,
@@ -54,6 +55,8 @@ class Member:
         absent: dict[int, tuple[int, ...]] = {}
         for request in requests:
             id = self._ids.find(request) if request.named else None
+            if id is not None and known and abs(id - known[0]) > SPREAD:
+                id = None
             self._open[request.set_id, request.name] = (request, now, id)
             if id is None:
                 new.append(request)

@@ -148,6 +148,10 @@ def decode(data: bytes) -> tuple[int, int, Message]:
         raise ValueError(f"not a control message: {exc}") from None
 
 
+SPREAD = 1 << 15
+"""Largest spread of ids in one bit set: an id far from the others is dearer than its name."""
+
+
 def ids_to_bits(ids: Iterable[int]) -> tuple[int, bytes]:
     """Return (base, bit set) of ids; the bit set is as long as their spread."""
     wanted = list(ids)

@@ -20,7 +20,7 @@ from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
 from commrt.engine.transfers import TransferWatch
-from commrt.errors import CommError, EngineError, PeerLostError, ShutdownError
+from commrt.errors import CommError, EngineError, PeerLostError, ShutdownError, StallError
 from commrt.observe.trace import BucketRecord
 
 log = logging.getLogger("commrt.engine")
@@ -200,7 +200,7 @@ def engine_main(cycle: Cycle, parts: Parts, linger: float) -> CommError | None:
     try:
         while (stop := cycle.run_once()) is None:
             continue
-    except Exception as exc:  # the last line of defence
+    except BaseException as exc:  # the last line of defence
         log.exception("rank %d: the background thread failed", rank)
         error = EngineError(f"rank {rank}: the background thread failed: {exc!r}")
         stop = Stop(error, ours=True)
@@ -232,7 +232,7 @@ def _tell_peers(parts: Parts, error: CommError, linger: float) -> None:
     """Rank 0 stays until the others have heard: a connection closed early takes the text along."""
     message = wire.Stop(type(error).__name__, str(error))
     if parts.coordinator is None:
-        if isinstance(error, EngineError):
+        if isinstance(error, (EngineError, StallError)):
             parts.link.send(COORDINATOR, wire.encode(parts.generation, 0, message))
         return
     listening = set()

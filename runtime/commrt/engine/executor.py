@@ -18,7 +18,7 @@ from commrt.engine.buffers import FusionBuffers
 from commrt.engine.handle import Outcome
 from commrt.engine.submission import Submission
 from commrt.kernels import numpy_ as kernels
-from commrt.transports.base import Channel, Flat, Members, Transport, Work
+from commrt.transports.base import WINDOW, Channel, Flat, Members, Transport, Work
 from commrt.types import Bucket, Kind, ReduceOp
 
 _IN_FLIGHT = 2
@@ -80,7 +80,7 @@ class Executor:
 
     def progress(self) -> list[Running]:
         """Move everything in flight on; return the buckets that are done."""
-        while self._waiting and len(self._active) < _IN_FLIGHT:
+        while self._waiting and len(self._active) < _IN_FLIGHT and self._in_window():
             running = self._waiting.popleft()
             running.started = self._clock()
             self._active.append(running)
@@ -88,6 +88,11 @@ class Executor:
         if done:
             self._active = [running for running in self._active if running not in done]
         return done
+
+    def _in_window(self) -> bool:
+        """May the next bucket start beside the oldest one on the wire?"""
+        oldest = (self._active or self._waiting)[0].bucket.number
+        return self._waiting[0].bucket.number - oldest < WINDOW
 
     def current(self) -> str:
         """Say what is under way, for error messages."""
@@ -141,14 +146,17 @@ class Executor:
         outs = [a for s in running.submissions for a in s.outs]
         if not sources:
             return
-        direct = len(sources) == 1 and signature.prescale == 1.0
+        # 16-bit floats are scaled after the sum, in float32: before, small values would vanish.
+        late = kernels.is_float(sources[0].dtype) and sources[0].itemsize == 2
+        before, after = (1.0, signature.prescale) if late else (signature.prescale, 1.0)
+        direct = len(sources) == 1 and before == 1.0
         flat = (
             sources[0]
             if direct
             else self._buffers.take(sum(a.size for a in sources), sources[0].dtype)
         )
         if not direct:
-            yield from _pack(sources, flat, signature.prescale)
+            yield from _pack(sources, flat, before)
         out = outs[0] if direct else flat
         job = Exchange(
             flat,
@@ -156,7 +164,7 @@ class Executor:
             len(members.ranks),
             members.index,
             signature.op is ReduceOp.AVERAGE,
-            signature.postscale,
+            signature.postscale * after,
         )
         codec = choose(signature.codec, flat.dtype, signature.op)
         running.wire_nbytes = codec.wire_nbytes(flat.size, flat.dtype, len(members.ranks))

@@ -122,10 +122,11 @@ class Handle:
     def _call(self, callback: Callable[[Handle], None]) -> None:
         try:
             callback(self)
-        except Exception:
+        except BaseException:  # SystemExit too: the engine outlives a callback
             log.exception("a callback of %r raised", self.name)
 
     def _block(self, timeout: float | None) -> None:
+        self._heart.check()
         start = time.monotonic()
         self._heart.wait_begins()
         deadline = None if timeout is None else start + timeout

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from commrt.clock import monotonic
-from commrt.errors import EngineError
+from commrt.errors import CommError, EngineError
 
 _STUCK = 30.0
 
@@ -23,6 +23,7 @@ class Heart:
         self._lock = threading.Lock()
         self._exposed = 0.0
         self._waiters = 0
+        self._dead: CommError | None = None
 
     def beat(self) -> None:
         """Note that the thread has come round once more and is at work."""
@@ -32,8 +33,15 @@ class Heart:
         """Note that the thread sleeps until something happens."""
         self._busy_since = None
 
+    def die(self, error: CommError) -> None:
+        """Have waiters raise `error`: this process has no engine any more."""
+        self._dead = error
+        self._lock = threading.Lock()
+
     def check(self) -> None:
         """Raise EngineError if one step has taken 30 s."""
+        if self._dead is not None:
+            raise self._dead
         since = self._busy_since
         if since is not None and (stuck_for := monotonic() - since) > _STUCK:
             stuck = f"the background thread has been in one call for {stuck_for:.0f} s"

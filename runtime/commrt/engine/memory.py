@@ -66,8 +66,9 @@ class Spans:
     def add(self, array: Flat, name: str) -> None:
         """Put an array's span in."""
         if array.nbytes:
-            insort(self._spans, _span(array, name))
-            self._longest = max(self._longest, array.nbytes)
+            span = _span(array, name)
+            insort(self._spans, span)
+            self._longest = max(self._longest, span[1] - span[0])
 
     def remove(self, array: Flat, name: str) -> None:
         """Take an array's span out."""
@@ -81,5 +82,10 @@ class Spans:
 
 
 def _span(array: Flat, name: str) -> Span:
-    start = array.__array_interface__["data"][0]
-    return start, start + array.nbytes, name
+    start = stop = array.__array_interface__["data"][0]
+    if array.flags.c_contiguous:
+        return start, start + array.nbytes, name
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        start += min(0, (length - 1) * stride)
+        stop += max(0, (length - 1) * stride)
+    return start, stop + array.itemsize, name

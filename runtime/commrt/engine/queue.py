@@ -45,14 +45,14 @@ class TensorQueue:
                 raise DuplicateNameError(
                     f"{request.name!r} is in flight already; wait for it or use another name"
                 )
-            other = self._memory.conflict(submission.sources, submission.outs)
+            other = self._memory.conflict(submission.sources, submission.written)
             if other is not None:
                 raise DuplicateNameError(
                     f"{request.name!r} uses memory that {other!r}, still in flight, uses too"
                 )
             if not request.named:
                 self._ordinals[ordinal] = count + 1
-            self._memory.add(request.name, submission.sources, submission.outs)
+            self._memory.add(request.name, submission.sources, submission.written)
             self._open[submission.key] = submission
             submission.submitted = self._clock()
             self._new.append(submission)
@@ -109,7 +109,7 @@ class TensorQueue:
 
     def _forget(self, submission: Submission) -> None:
         del self._open[submission.key]
-        self._memory.remove(submission.request.name, submission.sources, submission.outs)
+        self._memory.remove(submission.request.name, submission.sources, submission.written)
 
 
 def closed(error: CommError, submission: Submission) -> CommError:

@@ -131,8 +131,7 @@ class Runtime:
 
     def inherited(self) -> list[int]:
         """Return the descriptors that a forked child must close."""
-        link = self._parts.link if self._parts is not None else None
-        return link.inherited() if link is not None else []
+        return self.parts.link.inherited()
 
     def _watch(self, line: LauncherLine) -> None:
         """While starting, the engine may be inside MPI: look here whether a rank has ended."""
@@ -177,6 +176,9 @@ class Runtime:
         if config.switch_interval:
             sys.setswitchinterval(config.switch_interval)
         place, self.mpi = self._locate(self._order)
+        if self._error is not None:  # start() has given up meanwhile
+            place.link.close(0.0)
+            raise self._error
         here = place.topology
         parts = self._parts = assemble(self._order, place, self._ready.set)
         transfers = TransferWatch(config.stall_warn, config.stall_fail, here.hosts)
@@ -185,8 +187,9 @@ class Runtime:
         return cycle, parts
 
 
-def in_child_after_fork(runtime: Runtime) -> None:
-    """Close, by number, the connections that would hide the parent's death."""
+def in_child_after_fork(runtime: Runtime, error: CommError) -> None:
+    """Close, by number, connections that would hide the parent's death; fail waits with `error`."""
+    runtime.parts.heart.die(error)
     for fd in runtime.inherited():
         try:
             os.close(fd)

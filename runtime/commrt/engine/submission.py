@@ -31,6 +31,11 @@ class Submission:
     submitted: float = field(default=0.0)
 
     @property
+    def written(self) -> tuple[npt.NDArray[Any], ...]:
+        """All memory that the operation writes."""
+        return (*self.outs, *(target for target, _ in self.restore))
+
+    @property
     def key(self) -> Key:
         """What it is matched by."""
         return self.request.set_id, self.request.name

@@ -88,12 +88,10 @@ class Bucket:
         try:
             with torch.no_grad():  # backward(create_graph=True) runs hooks with gradients on
                 torch._foreach_copy_(targets, strays)
-        except RuntimeError:
-            if all(grad.layout is torch.strided for grad in strays):
-                raise
-            raise ArgumentError(self._refusal()) from None
+        except RuntimeError as exc:
+            raise ArgumentError(self._refusal(str(exc))) from exc
 
-    def _refusal(self) -> str:
+    def _refusal(self, why: str) -> str:
         for place in self.places:
             grad = place.param.grad
             if grad is not None and grad.layout is not torch.strided:
@@ -101,7 +99,7 @@ class Bucket:
                     f"parameter {place.name!r} has a gradient of layout {grad.layout}; only dense "
                     "ones can be reduced (for an embedding: sparse=False)"
                 )
-        raise AssertionError("all gradients are dense")
+        return f"{self.name}: a gradient does not fit its parameter as it was wrapped: {why}"
 
 
 def plan_buckets(

@@ -29,6 +29,7 @@ class Reducer:
         self._unlaunched = 0
         self._synced = False
         self._hooks: list[RemovableHandle] = []
+        self._known: set[int] = set()
         self.extend(buckets)
 
     def extend(self, buckets: Sequence[Bucket]) -> None:
@@ -38,6 +39,7 @@ class Reducer:
                 hook = self._counter(bucket, len(self._left), position)
                 register = place.param.register_post_accumulate_grad_hook
                 self._hooks.append(register(hook))  # type: ignore[no-untyped-call]
+                self._known.add(id(place.param))
                 self._left.append(0 if self._synced else self._passes)
         self._buckets += buckets
         self._unlaunched += len(buckets)
@@ -58,6 +60,27 @@ class Reducer:
             bucket.adopt(absent)
         self._synced = True
         self._left[:] = [0] * len(self._left)  # whatever fires now fires again
+
+    def finish_what_is_in_flight(self) -> None:
+        """Synchronize if a backward has ended with some buckets submitted and others not."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        if (
+            not in_backward
+            and not self._synced
+            and any(b.handle is not None for b in self._buckets)
+        ):
+            self.synchronize()
+
+    def refuse_strangers(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise ArgumentError for a gradient that no hook of ours has seen: ranks would drift."""
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                if param.grad is not None and id(param) not in self._known:
+                    raise ArgumentError(
+                        "a parameter that did not require gradients when the optimizer was wrapped "
+                        f"(shape {tuple(param.shape)}) has one now, which is not reduced; unfreeze "
+                        "before wrapping, or wrap again"
+                    )
 
     def drop(self) -> None:
         """Forget this cycle's gradients. Blocks until what was begun has ended on every rank."""

@@ -66,9 +66,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
             reducer.drop()
         else:
             reducer.synchronize()
+        reducer.refuse_strangers(self._optimizer)
         result = _step(self._optimizer, closure)
         reducer.reset()
         return result
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's groups.
+
+        After a backward that left parameters out, whoever looks at the groups may be about to
+        change gradients, as GradScaler does: what is in flight is waited for first.
+        """
+        reducer = self.__dict__.get("_reducer")
+        if reducer is not None:
+            reducer.finish_what_is_in_flight()
+        return self._optimizer.param_groups
 
     def synchronize(self) -> None:
         """Wait until every `.grad` is the reduced one. Does nothing if that is so already.
@@ -182,6 +195,7 @@ def _reduction(
     if not isinstance(op, ReduceOp):
         raise ArgumentError(f"op must be Average or Sum, not {op!r}")
     process_set.id()  # raises if init() does not know it
+    predivide = float(predivide)
     if not predivide > 0:
         raise ArgumentError(f"gradient_predivide_factor must be positive, not {predivide!r}")
     if predivide == 1.0:

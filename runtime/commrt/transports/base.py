@@ -34,6 +34,10 @@ class Channel:
     stage: int
 
 
+WINDOW = 512
+"""Buckets after which messages may look alike again: two in flight must lie closer together."""
+
+
 class Work(Protocol):
     """A collective under way. Thread safety: background thread only."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
 from commrt.transports.arrays import Scratch
-from commrt.transports.base import Channel, Flat, Members, Wire
+from commrt.transports.base import WINDOW, Channel, Flat, Members, Wire
 from commrt.transports.program import ProgramWork, Route
 
 SMALL = 64 << 10
@@ -17,7 +17,7 @@ SEGMENT = 1 << 20
 """Bytes of a ring's segment: large enough for few messages, small enough for the cache."""
 
 _STAGES = 16
-_TAGS = 8192
+_TAGS = WINDOW * _STAGES  # MPI promises 32767, and there are two for each
 
 
 class MessageTransport:
@@ -99,6 +99,6 @@ class MessageTransport:
 
 
 def _tag(channel: Channel) -> int:
-    """Return an even tag that no other operation in flight has; MPI promises tags up to 32767."""
+    """Return an even tag that no other operation in flight has."""
     assert channel.stage < _STAGES, "a conversation of more stages than there are tags for"
     return 2 * ((channel.number * _STAGES + channel.stage) % _TAGS)
