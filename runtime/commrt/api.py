@@ -43,6 +43,7 @@ class _State:
         self.generation = 0
         self.parent: Topology | None = None
         self.last: Runtime | None = None
+        self.mpi = MpiState()
 
 
 _state = _State()
@@ -88,6 +89,7 @@ def init(
             tuple(s.ranks for s in sets),
             _state.generation,
             monotonic,
+            _state.mpi,
             lambda: None,
         )
         runtime = _state.last = Runtime(order)
@@ -372,8 +374,8 @@ def _at_exit() -> None:
     failure = getattr(sys, "last_value", None)
     why = "its script ended" if failure is None else f"{type(failure).__name__}: {failure}"
     _shutdown(why, final=failure is not None)
-    if runtime.mpi is not None:
-        _end_mpi(runtime.mpi, runtime, orderly=failure is None and runtime.error() is None)
+    if _state.mpi.MPI is not None:
+        _end_mpi(_state.mpi, runtime, orderly=failure is None and runtime.error() is None)
 
 
 def _end_mpi(mpi: MpiState, runtime: Runtime, orderly: bool) -> None:

@@ -139,6 +139,24 @@ def test_twenty_inits_in_one_process_leave_nothing() -> None:
     assert outputs(AGAIN, timeout=110) == OK
 
 
+ENDS = """
+    import commrt
+    for i in range(4):
+        commrt.init()
+        for k in range(20):
+            handle = commrt.allreduce_async(float(k))
+        assert handle.wait() == 19.0
+        if i < 3:
+            commrt.shutdown()
+"""
+
+
+def test_a_script_that_simply_ends_after_another_init_ends_well() -> None:
+    for _ in range(3):
+        result = run_ranks(ENDS, 2)
+        assert (result.status, result.report) == (0, "")
+
+
 MPI_FIRST = """
     from mpi4py import MPI
     import numpy as np

@@ -43,6 +43,7 @@ class Board:
         self.board = Switchboard(listeners, SECRET, 2)
         self.heard = []
         self._stop = False
+        self._todo = []
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -52,6 +53,12 @@ class Board:
             self.board.register(poller)
             for fd, _ in poller.poll(10):
                 self.heard += self.board.serve(fd)
+            while self._todo:
+                self._todo.pop(0)()
+
+    def tell(self, rank, **message):
+        """Have the thread that serves do it: a link belongs to one thread."""
+        self._todo.append(lambda: self.board.tell(rank, **message))
 
     def close(self):
         self._stop = True
@@ -93,12 +100,12 @@ def test_messages_go_both_ways(served):
         5,
         (5, STDOUT, b"x" * 300_000),
     ]
-    board.board.tell(5, op="go")
+    board.tell(5, op="go")
     wait_until(lambda: link.fill() or link.inbox, "answer")
     assert unpack(link.inbox) == [(JSON, b'{"op": "go"}')]
     link.sock.close()
     wait_until(lambda: board.heard[-1] == (5, GONE, b""), "the end")
-    board.board.tell(5, op="go")
+    board.tell(5, op="go")
 
 
 def test_strangers_and_garbage_are_dropped_and_harm_nobody(served):

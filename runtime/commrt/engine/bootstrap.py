@@ -48,6 +48,7 @@ class Order:
     sets: tuple[tuple[int, ...], ...]
     generation: int
     clock: Clock
+    mpi: MpiState
     check: Callable[[], None]
 
 
@@ -62,21 +63,19 @@ class Place:
     launcher: LauncherLine
 
 
-def find_place(order: Order) -> tuple[Place, MpiState | None]:
+def find_place(order: Order) -> Place:
     """Meet the other ranks, or find that there are none. Blocks; raises InitError."""
     if not order.env.family and order.comm is None:
         launcher = LauncherLine("")
         alone = topology(0, [_card(order, 0, b"")])
-        return Place(
-            alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher
-        ), None
-    mpi = MpiState()
-    mpi.check_size(order.env)
-    return _meet(order, mpi), mpi
+        return Place(alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher)
+    order.mpi.start()
+    order.mpi.check_size(order.env)
+    return _meet(order)
 
 
-def _meet(order: Order, mpi: MpiState) -> Place:
-    parent = mpi.communicator(order.comm)
+def _meet(order: Order) -> Place:
+    parent = order.mpi.communicator(order.comm)
     comm, request = parent.Idup()
     rendezvous = MpiRendezvous(comm, order.config.init_timeout, order.check)
     rendezvous.wait(request, "making a communicator")

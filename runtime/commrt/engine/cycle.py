@@ -136,6 +136,8 @@ class Cycle:
         if lost is not None:
             if parts.coordinator is not None:
                 self._todo.extend(parts.coordinator.lost(*lost))
+            elif parts.departure.asked() and parts.queue.empty():
+                self._todo.append(Stop(None))  # rank 0 has gone first; we need nobody any more
             else:
                 self._todo.append(Stop(self._losses.error(*lost)))
 

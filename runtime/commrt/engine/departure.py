@@ -72,6 +72,10 @@ class Departure:
             text += f" with operations still open after {self._patience:.0f} s"
         return [*reported, *member.leave(why, final=True), Stop(ShutdownError(text), ours=True)]
 
+    def asked(self) -> bool:
+        """Has this rank asked to leave?"""
+        return self._asked is not None
+
     def deadline(self) -> float | None:
         """When `actions` is next needed."""
         return self._until

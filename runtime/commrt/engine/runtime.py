@@ -27,7 +27,7 @@ from commrt.types import Topology
 _LINGER = 2.0
 _JOIN = 5.0
 
-Locate = Callable[[Order], tuple[Place, MpiState | None]]
+Locate = Callable[[Order], Place]
 
 
 class Runtime:
@@ -40,7 +40,6 @@ class Runtime:
         self._error: CommError | None = None
         self._lost: PeerLostError | None = None
         self._ready = threading.Event()
-        self.mpi: MpiState | None = None
         self._thread = threading.Thread(target=self._main, name="commrt", daemon=True)
 
     def start(self) -> None:
@@ -79,6 +78,11 @@ class Runtime:
         """The parts of a started runtime."""
         assert self._parts is not None
         return self._parts
+
+    @property
+    def mpi(self) -> MpiState:
+        """The MPI library of this process, started or not."""
+        return self._order.mpi
 
     def submit(self, submission: Submission) -> None:
         """Hand an operation to the engine; see `TensorQueue.submit`."""
@@ -175,7 +179,7 @@ class Runtime:
         config = self._order.config
         if config.switch_interval:
             sys.setswitchinterval(config.switch_interval)
-        place, self.mpi = self._locate(self._order)
+        place = self._locate(self._order)
         if self._error is not None:  # start() has given up meanwhile
             place.link.close(0.0)
             raise self._error

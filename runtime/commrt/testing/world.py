@@ -47,7 +47,9 @@ class LocalWorld:
         self._hub = MemoryHub(size)
         self._sets = [ProcessSet(s.ranks) for s in sets]
         shared = tuple(s.ranks for s in sets)
-        order = Order(config or Config(), LauncherEnv("", 0, 1, ""), None, shared, 1, clock, _fine)
+        order = Order(
+            config or Config(), LauncherEnv("", 0, 1, ""), None, shared, 1, clock, MpiState(), _fine
+        )
         self._runtimes = [
             Runtime(order, self._placer(rank, size, small, segment)) for rank in range(size)
         ]
@@ -129,16 +131,12 @@ class LocalWorld:
         for runtime in others:
             runtime.abort(error)
 
-    def _placer(
-        self, rank: int, size: int, small: int, segment: int
-    ) -> Callable[[Order], tuple[Place, MpiState | None]]:
-        def place(order: Order) -> tuple[Place, MpiState | None]:
+    def _placer(self, rank: int, size: int, small: int, segment: int) -> Callable[[Order], Place]:
+        def place(order: Order) -> Place:
             hosts = ("memory",) * size
             here = Topology(rank, size, rank, size, 0, 1, hosts)
             transport = MessageTransport(self.switch.wire(rank), small, segment)
-            return Place(
-                here, order.generation, self._hub.link(rank), transport, LauncherLine("")
-            ), None
+            return Place(here, order.generation, self._hub.link(rank), transport, LauncherLine(""))
 
         return place
 

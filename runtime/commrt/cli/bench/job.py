@@ -67,7 +67,7 @@ def _run(name: str, options: Any, path: Path | None) -> int:
     if path is not None and not path.absolute().parent.is_dir():  # before long work, not after
         raise FileNotFoundError(f"--json {path}: there is no such directory")
     console = Console(here.rank == 0)
-    known = versions(runtime.mpi.MPI if runtime.mpi is not None else None)
+    known = versions(runtime.mpi.MPI)
     _introduce(console, name, here, known)
     findings: Findings = importlib.import_module(f"commrt.cli.bench.{name}").run(options, console)
     for failure in findings.failures:

@@ -153,10 +153,10 @@ def sides(peer: PeerName | None) -> Iterator[list[Peer]]:
 
 
 def _mpi() -> Any:
-    state = api.session().runtime.mpi
-    if state is None:
+    library = api.session().runtime.mpi.MPI
+    if library is None:
         raise UsageError("--peer mpi needs ranks that commrun or mpirun has started")
-    return state.MPI
+    return library
 
 
 def _tensor(array: Array) -> Any:
