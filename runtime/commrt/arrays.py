@@ -11,28 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.errors import ArgumentError
-from commrt.kernels.numpy_ import BFLOAT16
+from commrt.kernels.numpy_ import bfloat16
 from commrt.transports.base import Flat
 from commrt.types import TensorSpec
 
-_SUPPORTED = frozenset(
-    np.dtype(t)
-    for t in (
-        np.bool_,
-        np.int8,
-        np.uint8,
-        np.int16,
-        np.uint16,
-        np.int32,
-        np.uint32,
-        np.int64,
-        np.uint64,
-        np.float16,
-        np.float32,
-        np.float64,
-        BFLOAT16,
-    )
-)
+_NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16"
+_SUPPORTED = frozenset(_NAMES.split(" "))
 
 _Array = npt.NDArray[Any]
 
@@ -65,7 +49,7 @@ def view(x: Any, what: str) -> View:
             f"{what}: masked arrays have no sum over ranks; pass .filled(0) or .data"
         )
     array = x if type(x) is np.ndarray else np.asarray(x)
-    if array.dtype not in _SUPPORTED:
+    if not _supported(array.dtype):
         raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
     return View(array, _same, isinstance(x, np.ndarray))
 
@@ -111,6 +95,10 @@ def _memory_order(array: _Array) -> tuple[int, ...]:
     return (*short, *sorted(long, key=lambda i: (-abs(array.strides[i]), i)))
 
 
+def _supported(dtype: np.dtype[Any]) -> bool:
+    return dtype.isnative and dtype.name in _SUPPORTED
+
+
 def _same(array: _Array) -> _Array:
     return array
 
@@ -131,13 +119,13 @@ def _view_torch(torch: Any, x: Any, what: str) -> View:
         raise ArgumentError(f"{what}: tensors on {x.device} are not supported yet; pass .cpu()")
     plain = x.detach().resolve_conj().resolve_neg()
     if plain.dtype is torch.bfloat16:
-        bits = plain.view(torch.int16).numpy().view(BFLOAT16)
+        bits = plain.view(torch.int16).numpy().view(bfloat16())
         return View(bits, lambda a: _torch_bf16(torch, a), not x.is_neg())
     try:
         array = plain.numpy()
     except TypeError as exc:
         raise ArgumentError(f"{what}: {x.dtype} is not supported ({exc})") from None
-    if array.dtype not in _SUPPORTED:
+    if not _supported(array.dtype):
         raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
     return View(array, torch.from_numpy, not (x.is_conj() or x.is_neg()))
 

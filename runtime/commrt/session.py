@@ -12,7 +12,7 @@ import numpy as np
 
 from commrt import arrays
 from commrt.arrays import Laid, View
-from commrt.codecs.registry import NAMES
+from commrt.codecs.registry import NAMES, choose
 from commrt.engine.handle import Handle, Outcome
 from commrt.engine.runtime import Runtime
 from commrt.engine.submission import Submission
@@ -271,6 +271,9 @@ def _check_reduction(seen: list[View], op: ReduceOp, compression: str, what: str
             f"{what}: compression must be one of {', '.join(NAMES)}, not {compression!r}"
         )
     dtypes = {v.array.dtype for v in seen}
+    if compression != "none":
+        for dtype in dtypes:
+            choose(compression, dtype, op)  # loads what it needs here, not in the engine
     if len(dtypes) > 1:
         names = ", ".join(sorted(str(d) for d in dtypes))
         raise ArgumentError(f"{what}: the arrays of a group must have one dtype, not {names}")

@@ -12,7 +12,9 @@ from commrt.cli.bench.bandwidth import iterations_for, pattern, wrong_values
 from commrt.cli.bench.machine import this_machine, versions
 from commrt.cli.bench.options import TYPES
 from commrt.cli.bench.soak import Mark, failures_of, marks_at
-from commrt.kernels.numpy_ import BFLOAT16
+from commrt.kernels.numpy_ import bfloat16
+
+BFLOAT16 = bfloat16()
 
 
 def dtype_of(name: str) -> np.dtype[np.generic]:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from commrt.codecs.direct import DirectFloat, DirectIntegerMean
 from commrt.codecs.none import Plain
 from commrt.codecs.registry import NAMES, choose
-from commrt.kernels.numpy_ import BFLOAT16
+from commrt.kernels.numpy_ import bfloat16
 from commrt.testing.conversation import Array, exchange
 from commrt.types import ReduceOp
+
+BFLOAT16 = bfloat16()
 
 FP16, FP32, FP64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 HALVES = (FP16, BFLOAT16)

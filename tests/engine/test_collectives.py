@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commrt.kernels.numpy_ import BFLOAT16, dtype_of
+from commrt.kernels.numpy_ import bfloat16, dtype_of
 from commrt.process_sets import ProcessSet
 from commrt.session import Session
 from commrt.testing import LocalWorld, MemorySwitch
 from commrt.testing.strategies import DTYPES
 from commrt.types import ReduceOp
+
+BFLOAT16 = bfloat16()
 
 SUM, AVERAGE = ReduceOp.SUM, ReduceOp.AVERAGE
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (7,), (3, 0, 2), (5, 3), (700, 3))

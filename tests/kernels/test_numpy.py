@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commrt.kernels import numpy_ as kernels
-from commrt.kernels.numpy_ import BFLOAT16
+from commrt.kernels.numpy_ import bfloat16
+
+BFLOAT16 = bfloat16()
 
 FLOATS = [np.dtype(np.float16), BFLOAT16, np.dtype(np.float32), np.dtype(np.float64)]
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]

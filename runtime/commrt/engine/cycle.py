@@ -15,7 +15,7 @@ from commrt.control.base import PeerGone, Received
 from commrt.core import wire
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
 from commrt.core.member import COORDINATOR
-from commrt.engine.executor import outcome
+from commrt.engine.executor import Running, outcome
 from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
@@ -26,6 +26,10 @@ from commrt.observe.trace import BucketRecord
 log = logging.getLogger("commrt.engine")
 
 _PR_SET_TIMERSLACK = 29
+_TURN = 0.001
+_PATIENCE = 0.00003
+"""Seconds of trying again before going round: that takes longer than most segments are late."""
+_TRIES = 100
 _UPWARD = (wire.Hello, wire.Ready, wire.Report, wire.Leaving)
 
 
@@ -167,30 +171,43 @@ class Cycle:
                     self._end = stop
 
     def _move(self) -> None:
+        """Move data on for as long as it flows, but look at the inbox after a millisecond."""
+        executor, clock = self._parts.executor, self._parts.clock
+        now = clock()
+        until, patient_until, steps = now + _TURN, now + _PATIENCE, executor.steps()
+        for _ in range(_TRIES):
+            if not executor.busy() or now >= min(until, patient_until):
+                break
+            for running in executor.progress():
+                self._complete(running)
+            now = clock()
+            if executor.steps() != steps:
+                steps, patient_until = executor.steps(), now + _PATIENCE
+
+    def _complete(self, running: Running) -> None:
         parts = self._parts
-        for running in parts.executor.progress():
-            done = parts.clock()
-            if parts.heart.awaited():
-                self._pace.stir(done)
-            for place, submission in enumerate(running.submissions):
-                parts.queue.finish(submission)
-                submission.handle.complete(outcome(running, place))
-            names = tuple(s.request.name for s in running.submissions)
-            nbytes = sum(a.nbytes for s in running.submissions for a in s.sources)
-            submitted = min(s.submitted for s in running.submissions)
-            log.debug("bucket %d done: %s", running.bucket.number, names)
-            parts.trace.add(
-                BucketRecord(
-                    running.bucket.number,
-                    names,
-                    nbytes,
-                    running.wire_nbytes,
-                    submitted,
-                    running.ready,
-                    running.started,
-                    done,
-                )
+        done = parts.clock()
+        if parts.heart.awaited():
+            self._pace.stir(done)
+        for place, submission in enumerate(running.submissions):
+            parts.queue.finish(submission)
+            submission.handle.complete(outcome(running, place))
+        names = tuple(s.request.name for s in running.submissions)
+        nbytes = sum(a.nbytes for s in running.submissions for a in s.sources)
+        submitted = min(s.submitted for s in running.submissions)
+        log.debug("bucket %d done: %s", running.bucket.number, names)
+        parts.trace.add(
+            BucketRecord(
+                running.bucket.number,
+                names,
+                nbytes,
+                running.wire_nbytes,
+                submitted,
+                running.ready,
+                running.started,
+                done,
             )
+        )
 
 
 def engine_main(cycle: Cycle, parts: Parts, linger: float) -> CommError | None:

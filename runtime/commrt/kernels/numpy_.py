@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 Flat = npt.NDArray[Any]
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+@cache
+def bfloat16() -> np.dtype[Any]:
+    """Return bfloat16's dtype. The first call loads ml_dtypes, which takes half a second."""
+    import ml_dtypes
+
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype of a `TensorSpec`'s name."""
-    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+    return bfloat16() if name == "bfloat16" else np.dtype(name)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Is it a floating-point dtype, bfloat16 included?"""
-    return dtype == BFLOAT16 or dtype.kind == "f"
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def scale(array: Flat, factor: float) -> None:
