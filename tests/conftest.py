@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
@@ -21,3 +22,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ran = any(reporter.stats.get(kind) for kind in ("passed", "xfailed"))
     if exitstatus == 0 and options.markexpr and not options.collectonly and not ran:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+_NEED_TORCH = ["torch_adapter"]
+collect_ignore = [] if importlib.util.find_spec("torch") else _NEED_TORCH
+
+
+def pytest_report_header() -> list[str]:
+    return [f"torch is not installed: tests/{name} is left out" for name in collect_ignore]
