@@ -18,6 +18,7 @@ from commrt.cli.bench.peers import Array, Peer, sides
 from commrt.cli.bench.rounds import interleave, mean_over_ranks, seconds_each, settle
 from commrt.cli.bench.table import Column
 from commrt.core.perf import algbw, busbw
+from commrt.kernels.numpy_ import dtype_of
 from commrt.types import Kind
 
 _OURS = (
@@ -90,7 +91,7 @@ def pattern(n: int, rank: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _measure(opened: Sequence[Peer], nbytes: int, options: Bandwidth, console: Console) -> Line:
-    dtype = np.dtype(options.dtype)
+    dtype = dtype_of(options.dtype)
     array = np.zeros(max(1, nbytes // dtype.itemsize), dtype)
     iterations = iterations_for(nbytes, options.iterations)
     measured = interleave(
