@@ -239,7 +239,7 @@ def test_ctrl_c_raises_in_a_wait_at_once_and_the_exit_is_clean() -> None:
 
 
 GARBAGE = """
-    import os, socket
+    import os, socket, time
     import numpy as np
     import zmq
     import commrt
@@ -269,6 +269,8 @@ GARBAGE = """
             foreign.send(b"nonsense")
             foreign.close(linger=200)
         context.term()
+        while not link._monitor._refused:  # read by the engine, whenever ZeroMQ says so
+            time.sleep(0.01)
     for i in range(50):
         assert commrt.allreduce(np.ones(10), name="g")[0] == 1.0
     print("ok", flush=True)
