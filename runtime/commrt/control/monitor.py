@@ -29,6 +29,7 @@ class ConnectionMonitor:
         self.fd = descriptor(self._socket)
         self.connections: set[int] = set()
         self._refused = False
+        self.read()  # a socket that was never found empty does not make its descriptor readable
 
     def read(self) -> bool:
         """Take in all events; has a connection been closed?"""
