@@ -12,7 +12,7 @@ import zmq
 
 from commrt.clock import Clock
 from commrt.config import Config, LauncherEnv
-from commrt.control.base import ControlLink
+from commrt.control.base import ControlLink, Rendezvous
 from commrt.control.interfaces import common_address, own_addresses
 from commrt.control.launcher import LauncherLine
 from commrt.control.memory import MemoryHub
@@ -100,7 +100,7 @@ def _meet(order: Order) -> Place:
 
 
 def _connect(
-    link: ZmqLink, rendezvous: MpiRendezvous, cards: Sequence[Card], rank: int, secret: bytes
+    link: ZmqLink, rendezvous: Rendezvous, cards: Sequence[Card], rank: int, secret: bytes
 ) -> None:
     blob = b""
     if rank == 0:
