@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.errors import ArgumentError
-from commrt.kernels.numpy_ import bfloat16
+from commrt.kernels.numpy_ import bfloat16, name_of
 from commrt.transports.base import Flat
 from commrt.types import TensorSpec
 
@@ -56,7 +56,7 @@ def view(x: Any, what: str) -> View:
 
 def lay(array: _Array) -> Laid:
     """Put elements in a row: in memory order where they fill their memory, else as a copy."""
-    dtype = array.dtype.name
+    dtype = name_of(array.dtype)
     if array.flags.c_contiguous:
         return Laid(TensorSpec(dtype, array.shape), array.reshape(-1), False)
     order = _memory_order(array)
@@ -96,7 +96,7 @@ def _memory_order(array: _Array) -> tuple[int, ...]:
 
 
 def _supported(dtype: np.dtype[Any]) -> bool:
-    return dtype.isnative and dtype.name in _SUPPORTED
+    return dtype.isnative and name_of(dtype) in _SUPPORTED
 
 
 def _same(array: _Array) -> _Array:

@@ -7,8 +7,9 @@ Peers and ranks are positions in the process set. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from commrt.core.chunks import chunk_bounds, cut
 
@@ -55,11 +56,21 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One rank's part. Sends go out and receives are taken in, each in their own order."""
+    """One rank's part. Sends go out and receives are taken in, each in their own order.
+
+    `users`: how many sends and receives use each receive's partial result.
+    """
 
     sends: tuple[Send, ...]
     receives: tuple[Receive, ...]
     copies: tuple[Copy, ...] = ()
+    users: Mapping[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        used = [send.value for send in self.sends]
+        used += [receive.add for receive in self.receives if receive.add is not None]
+        users = Counter(i for i in used if i != INPUT and not self.receives[i].final)
+        object.__setattr__(self, "users", users)
 
 
 def ring_allreduce(rank: int, size: int, n: int, segment: int, lag: int = 4) -> Program:

@@ -189,9 +189,6 @@ class Cycle:
         done = parts.clock()
         if parts.heart.awaited():
             self._pace.stir(done)
-        for place, submission in enumerate(running.submissions):
-            parts.queue.finish(submission)
-            submission.handle.complete(outcome(running, place))
         names = tuple(s.request.name for s in running.submissions)
         nbytes = sum(a.nbytes for s in running.submissions for a in s.sources)
         submitted = min(s.submitted for s in running.submissions)
@@ -208,6 +205,9 @@ class Cycle:
                 done,
             )
         )
+        for place, submission in enumerate(running.submissions):
+            parts.queue.finish(submission)
+            submission.handle.complete(outcome(running, place))
 
 
 def engine_main(cycle: Cycle, parts: Parts, linger: float) -> CommError | None:

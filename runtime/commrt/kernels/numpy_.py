@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,15 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return bfloat16() if name == "bfloat16" else np.dtype(name)
 
 
+@lru_cache(64)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the dtype's name; numpy makes it anew each time."""
+    return dtype.name
+
+
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Is it a floating-point dtype, bfloat16 included?"""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
 def scale(array: Flat, factor: float) -> None:

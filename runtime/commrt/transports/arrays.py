@@ -56,7 +56,7 @@ class Arrays:
         self._program = program
         self._scratch = scratch
         self._partial: dict[int, Flat] = {}
-        self._users = _count_users(program)
+        self._users = dict(program.users)
         self._copies = _slices(program, source, out)
 
     @property
@@ -122,13 +122,3 @@ def _slices(program: Program, source: Flat, out: Flat) -> list[tuple[Flat, Flat]
         for copy in program.copies
         for lo, hi in cut(copy.lo, copy.hi, step)
     ]
-
-
-def _count_users(program: Program) -> dict[int, int]:
-    users: dict[int, int] = {}
-    for send in program.sends:
-        users[send.value] = users.get(send.value, 0) + 1
-    for receive in program.receives:
-        if receive.add is not None:
-            users[receive.add] = users.get(receive.add, 0) + 1
-    return {i: n for i, n in users.items() if i != INPUT and not program.receives[i].final}

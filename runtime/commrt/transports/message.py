@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
@@ -15,6 +16,9 @@ SMALL = 64 << 10
 
 SEGMENT = 1 << 20
 """Bytes of a ring's segment: large enough for few messages, small enough for the cache."""
+
+_PROGRAMS = 64
+"""Programs kept: a training step asks for the same ones again and again."""
 
 _STAGES = 16
 _TAGS = WINDOW * _STAGES  # MPI promises 32767, and there are two for each
@@ -30,6 +34,8 @@ class MessageTransport:
         self._small = small
         self._segment = segment
         self._scratch = Scratch(segment)
+        self._doubling = lru_cache(_PROGRAMS)(algorithms.doubling_allreduce)
+        self._ring = lru_cache(_PROGRAMS)(algorithms.ring_allreduce)
 
     def allreduce(
         self,
@@ -42,9 +48,9 @@ class MessageTransport:
         """Recursive doubling for small vectors, a pipelined ring for others."""
         size, n = len(members.ranks), source.size
         if source.nbytes <= self._small or n < size:
-            program = algorithms.doubling_allreduce(members.index, size, n)
+            program = self._doubling(members.index, size, n)
         else:
-            program = algorithms.ring_allreduce(members.index, size, n, self._elements(source))
+            program = self._ring(members.index, size, n, self._elements(source))
         return self._start(members, channel, program, source, out, finish)
 
     def allgather(
