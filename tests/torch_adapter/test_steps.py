@@ -45,6 +45,40 @@ def clipping():
 
 
 @fact
+def clipping_with_an_unused_parameter():
+    used, unused = ones(4), ones(2)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([used, unused], lr=1.0))
+    (used * 3.0 * rank).sum().backward()
+    optimizer.synchronize()
+    norm = nn.utils.clip_grad_norm_([used, unused], 1.0)
+    assert norm == 3.0, norm  # of the average, 1.5 four times
+    optimizer.step()
+    assert unused.grad is None
+    torch.testing.assert_close(used, torch.full((4,), 0.5), rtol=1e-5, atol=0.0)
+
+
+@fact
+def a_gradient_that_does_not_fit():
+    a, b = ones(4), ones(2)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b], lr=1.0))
+    if rank == 0:
+        b.data = torch.ones(3)
+    try:
+        (a.sum() + b.sum()).backward()
+        optimizer.step()
+    except hvd.CommError as error:
+        assert "does not fit" in str(error), error
+    else:
+        raise AssertionError("a gradient of another shape was reduced")
+    assert torch.equal(a, torch.ones(4))
+    b.data = torch.ones(2)
+    optimizer.zero_grad()
+    (a.sum() + b.sum()).backward()
+    optimizer.step()
+    assert torch.equal(a, torch.zeros(4)) and torch.equal(b, torch.zeros(2))
+
+
+@fact
 def skipping():
     a, b = ones(2), ones(2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b], lr=1.0))
@@ -147,6 +181,16 @@ def disagreement():
 
 def test_clipping_needs_no_recipe_and_horovods_works(holds: Holds) -> None:
     holds(_STEPS, "clipping")
+
+
+def test_clipping_with_an_unused_parameter_sees_the_average_once_synchronized(
+    holds: Holds,
+) -> None:
+    holds(_STEPS, "clipping_with_an_unused_parameter")
+
+
+def test_a_gradient_that_does_not_fit_fails_on_every_rank_and_life_goes_on(holds: Holds) -> None:
+    holds(_STEPS, "a_gradient_that_does_not_fit")
 
 
 def test_a_skipped_synchronization_leaves_local_gradients(holds: Holds) -> None:
