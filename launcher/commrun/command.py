@@ -9,11 +9,11 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
+from commrun.guard import Guard
 from commrun.wire import STDERR, STDOUT
 
 _TAIL = 8192
 _TAIL_LINES = 20
-_PID = 8
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -26,8 +26,8 @@ def die_with_parent(signum: int) -> None:
 class Command:
     """A command in a process group of its own, with pipes for its output."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self._guard = _post_guard()
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], guard: Guard) -> None:
+        self._guard = guard
         (out, child_out), (err, child_err) = os.pipe(), os.pipe()
         shim = os.getpid()
         self.pid = os.fork()
@@ -44,7 +44,7 @@ class Command:
             os.setpgid(self.pid, self.pid)
         except OSError:
             pass  # it has done so itself, and more
-        os.write(self._guard, self.pid.to_bytes(_PID, "big"))
+        guard.kill(self.pid)
 
     def read(self, fd: int) -> bytes:
         """Return what has come through a pipe, or nothing; forgets the pipe at its end."""
@@ -96,39 +96,7 @@ class Command:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        os.write(self._guard, b"!")
-        os.close(self._guard)
-
-
-def _post_guard() -> int:
-    """Fork a process that kills a group if we die; return where to write its number, then `!`.
-
-    For the grandchildren: only a direct child can ask the kernel to die with us.
-    """
-    reader, writer = os.pipe()
-    if os.fork():
-        os.close(reader)
-        return writer
-    try:
-        os.setsid()  # mpirun signals our group, not this one
-        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(signum, signal.SIG_IGN)
-        os.dup2(reader, 0)
-        for fd in os.listdir("/proc/self/fd"):
-            if fd != "0":
-                _close(int(fd))
-        group = os.read(0, _PID)
-        if group and not os.read(0, 1):
-            os.killpg(int.from_bytes(group, "big"), signal.SIGKILL)
-    finally:
-        os._exit(0)
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        pass
+        self._guard.spare()
 
 
 def _become(argv: Sequence[str], env: Mapping[str, str], out: int, err: int, parent: int) -> None:

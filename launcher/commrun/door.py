@@ -11,18 +11,6 @@ import socket
 from typing import Any
 
 _LONGEST = 65536
-_LONGEST_PARENT = 60
-
-
-def private_directory(temporary: str) -> str:
-    """Make a directory that only this user may enter, for unix sockets.
-
-    In `temporary`, unless that leaves too little of the 107 bytes that a socket's path may have.
-    """
-    parent = temporary if 0 < len(os.fsencode(temporary)) < _LONGEST_PARENT else "/tmp"
-    path = os.path.join(parent, f"commrun-{os.urandom(8).hex()}")
-    os.mkdir(path, 0o700)
-    return path
 
 
 class Door:
@@ -64,15 +52,14 @@ class Door:
             self._hear(fd)
 
     def close(self) -> None:
-        """Shut, and remove the socket; its directory too if that is empty now."""
+        """Shut, and remove the socket."""
         self.listener.close()
         for fd in list(self._guests):
             self._drop(fd)
         try:
             os.unlink(self.path)
-            os.rmdir(os.path.dirname(self.path))
         except OSError:
-            pass  # other shims' sockets are in there
+            pass
 
     def _admit(self) -> bool:
         try:

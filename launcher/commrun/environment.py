@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from commrun.directories import is_private
 from commrun.spec import UsageError
 
 CONNECT = "COMMRUN_CONNECT"
 SECRET = "COMMRUN_SECRET"
 RANK_FROM = "COMMRUN_RANK_FROM"
+TMPDIR = "COMMRUN_TMPDIR"
+"""TMPDIR as it was, or nothing: mpirun gets another one. Not for other hosts."""
 FOR_SHIM = (CONNECT, SECRET, RANK_FROM)
 """What mpirun carries to the shims; no rank sees them."""
 
@@ -53,13 +56,21 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what mpirun inherits: all, less what ties this process to an outer MPI job."""
     if not any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")):
         return dict(environ)
-    return {name: value for name, value in environ.items() if not _ties(name)}
+    return {name: value for name, value in environ.items() if not _ties(name, value)}
 
 
-def _ties(name: str) -> bool:
+def _ties(name: str, value: str) -> bool:
     if name.startswith(_SET_BY_USERS):
-        return name.startswith(_OUTER_MCA)
+        return name.startswith(_OUTER_MCA) or is_private(value)
     return name.startswith(_OF_OUTER_JOB)
+
+
+def with_temporary(environ: Mapping[str, str], directory: str) -> dict[str, str]:
+    """Return the variables by which mpirun, but no rank, keeps its files in `directory`.
+
+    Not by its own parameters: they would override, or clash with, what a file of theirs sets.
+    """
+    return {"TMPDIR": directory, TMPDIR: environ.get("TMPDIR", "")}
 
 
 def path_with(python: str, environ: Mapping[str, str]) -> str:

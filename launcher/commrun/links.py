@@ -112,7 +112,7 @@ class Switchboard:
                 pass
 
     def stop_listening(self) -> None:
-        """Let nobody else in; a unix socket is removed, so that its directory can be."""
+        """Let nobody else in; a unix socket is removed."""
         for sock in self._listeners.values():
             path = sock.getsockname() if sock.family == socket.AF_UNIX else None
             sock.close()

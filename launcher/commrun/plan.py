@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commrun.directories import SHARED_MEMORY
 from commrun.environment import (
     CONNECT,
     FOR_SHIM,
     RANK_FROM,
     SECRET,
+    TMPDIR,
     Seat,
     Surroundings,
     forwarded,
@@ -25,6 +27,7 @@ from commrun.placement import place, rank_count
 from commrun.spec import JobSpec
 
 SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
+_OF_MPIRUN = {"TMPDIR": "<private directory>", TMPDIR: "<TMPDIR as it was>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Plan:
 
     `argv` starts the shims, each of which is told `command` later: no launcher's quoting, `:` or
     limit on length touches it. `added` goes into mpirun's environment, `to_ranks` into the ranks'.
+    `shared_memory` names variables as in `Flavour`.
     """
 
     argv: tuple[str, ...]
@@ -41,6 +45,7 @@ class Plan:
     remote: tuple[str, ...]
     added: Mapping[str, str]
     to_ranks: Mapping[str, str]
+    shared_memory: tuple[str, ...]
     notices: tuple[str, ...]
 
 
@@ -67,6 +72,7 @@ def make_plan(spec: JobSpec, around: Surroundings, mpirun: str, flavour: Flavour
         remote=tuple(h.name for h in placed if not all_local([h], around.host)),
         added=added,
         to_ranks=forwarded({**around.environ, **added}, spec.forward, remote),
+        shared_memory=flavour.shared_memory,
         notices=notices,
     )
 
@@ -93,6 +99,7 @@ def describe(plan: Plan, cores: int) -> str:
     per_rank |= {"RANK": "<rank>", "LOCAL_RANK": "<rank on its host>"}
     per_rank |= {"MASTER_PORT": "<free port there>", "COMMRUN_SHIM": "<socket of the shim>"}
     defaults = rank_defaults(seat)
+    defaults |= dict.fromkeys(plan.shared_memory, f"<private directory in {SHARED_MEMORY}>")
     if plan.remote:
         per_rank["LOCAL_WORLD_SIZE"] = "<ranks on its host>"
         per_rank["MASTER_ADDR"] = "<address of rank 0's host>"
@@ -101,6 +108,7 @@ def describe(plan: Plan, cores: int) -> str:
         [
             "# mpirun's environment gets",
             *_assignments(plan.added),
+            *_assignments({} if plan.remote else _OF_MPIRUN),
             f"{CONNECT}=<socket of commrun>",
             f"{SECRET}=<secret of the job>",
             "# mpirun is started as",

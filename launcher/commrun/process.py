@@ -38,10 +38,13 @@ def ask_version(mpirun: str, environ: Mapping[str, str]) -> str:
 class Mpirun:
     """mpirun in a session of its own: the terminal's Ctrl-C reaches commrun alone."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], pass_fds: Sequence[int] = ()
+    ) -> None:
         self._process = subprocess.Popen(
             argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_ends_with_us,
+            pass_fds=pass_fds,
         )  # fmt: skip
         assert self._process.stdout is not None
         self._pipe = self._process.stdout

@@ -59,12 +59,16 @@ def _of_others(verdict: Verdict, cause: Ended, ends: Sequence[Ended]) -> list[st
             dragged.append(end.rank)
         else:
             alike.setdefault(end.how, []).append(end.rank)
+    same = alike.pop(cause.how, [])
     lines = [
         f"{name_ranks(ranks)} failed by {_self(ranks)} too: {how}" for how, ranks in alike.items()
     ]
+    last = []
+    if same:
+        last.append(f"{name_ranks(same)} failed by {_self(same)} too, in the same way")
     if dragged:
-        lines.append(f"{name_ranks(dragged)} ended because of it")
-    return [*lines[:-1], "; ".join([*lines[-1:], f"exit status {verdict.status}"])]
+        last.append(f"{name_ranks(dragged)} ended because of it")
+    return [*lines, *last[:-1], "; ".join([*last[-1:], f"exit status {verdict.status}"])]
 
 
 def _self(ranks: Sequence[int]) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from commrun.door import private_directory
-from commrun.environment import CONNECT, SECRET, Surroundings, inherited, surroundings
+from commrun.directories import remove_tree
+from commrun.environment import (
+    CONNECT,
+    SECRET,
+    Surroundings,
+    inherited,
+    surroundings,
+    with_temporary,
+)
 from commrun.flavours import choose
+from commrun.guard import Guard
 from commrun.hints import hint
 from commrun.job import Job, Limits, Stage
 from commrun.lines import Screen
@@ -55,15 +62,18 @@ def _run(spec: JobSpec, plan: Plan, around: Surroundings, printer: Printer, wake
     job = Job(Limits(plan.np, spec.grace, spec.start_timeout), time.monotonic())
     screen = Screen(_prefix(job), _terminals(), _PATIENCE if os.isatty(1) else _PATIENCE_IN_FILES)
     secret = os.urandom(32)
+    environ = {**inherited(around.environ), **plan.added, SECRET: secret.hex()}
     with ExitStack() as stack:
         if plan.remote:
-            listeners, address = listen_for(plan.remote)
+            listeners, environ[CONNECT] = listen_for(plan.remote)
+            mpirun = Mpirun(plan.argv, environ)
         else:
-            directory = private_directory(around.temporary)
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            listeners, address = listen_here(directory)
-        environ = {**inherited(around.environ), **plan.added}
-        mpirun = Mpirun(plan.argv, {**environ, CONNECT: address, SECRET: secret.hex()})
+            guard = Guard()
+            directory = guard.make_directory(around.temporary)
+            stack.callback(remove_tree, directory)
+            listeners, environ[CONNECT] = listen_here(directory)
+            environ |= with_temporary(around.environ, directory)
+            mpirun = Mpirun(plan.argv, environ, [guard.fd])  # it may outlive us
         stack.callback(mpirun.close)
         board = Switchboard(listeners, secret, plan.np)
         stack.callback(board.close)

@@ -2,6 +2,7 @@
 
 It asks commrun what to run, passes on the command's output and end, and stays until commrun lets
 it go, so that mpirun never sees a rank fail. Without commrun it kills the command and leaves.
+If it is killed itself, its guard does what is left to do.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ if __name__ == "__main__":  # found by its path alone; appended, so that it hide
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from commrun.command import Command, die_with_parent
-from commrun.door import Door, private_directory
+from commrun.door import Door
 from commrun.ports import claim_port
+from commrun.quarters import Quarters
 from commrun.wire import JSON, STDERR, WINDOW, Link, connect, unpack
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -35,15 +37,14 @@ _FAREWELL = 5.0
 class Shim:
     """One rank: its link to commrun, its command, its door for the runtime."""
 
-    def __init__(self, link: Link, door: Door, env: dict[str, str], wake: int) -> None:
+    def __init__(self, link: Link, door: Door, quarters: Quarters, wake: int) -> None:
         self._link = link
         self._door = door
-        self._env = env
+        self._quarters = quarters
         self._wake = wake
         self._command: Command | None = None
         self._credit = WINDOW
         self._kill_at: float | None = None
-        self._parent = os.getppid()
 
     def run(self) -> int:
         """Serve until commrun or mpirun ends it. Returns the exit status; leaves no process."""
@@ -57,7 +58,7 @@ class Shim:
         finally:
             if self._command is not None:
                 self._command.clear(0)
-            self._door.close()
+            self._tidy_up()
 
     def _step(self) -> bool:
         """Wait for something and deal with it; False when it is time to leave."""
@@ -106,10 +107,11 @@ class Shim:
         return bool(what != "go")
 
     def _start(self, message: dict[str, Any]) -> None:
-        env = {**message["defaults"], **self._env, **message["env"]}
+        env = {**message["defaults"], **self._quarters.env, **message["env"]}
         env["COMMRUN_SHIM"] = self._door.path
+        self._quarters.share_memory(env, message["shared_memory"])
         try:
-            self._command = Command(message["argv"], env)
+            self._command = Command(message["argv"], env, self._quarters.guard)
         except OSError as exc:
             self._link.send(STDERR, f"commrun: can't start a process: {exc.strerror}\n".encode())
             self._link.tell(op="ended", code=126, tail=[str(exc)], consequence="")
@@ -131,8 +133,7 @@ class Shim:
 
     def _on_signals(self, signums: bytes) -> bool:
         """End in time by ourselves if mpirun wants us gone: MPI_Abort, or its own end."""
-        orphan = os.getppid() != self._parent
-        if self._kill_at is not None or not (orphan or signal.SIGTERM in signums):
+        if self._kill_at is not None or not (self._quarters.orphaned or signal.SIGTERM in signums):
             return True
         self._kill_at = time.monotonic() + _ON_DISMISSAL
         self._link.tell(op="dismissed")
@@ -165,6 +166,7 @@ class Shim:
             self._command.clear(_FOR_LEFTOVERS)
             self._drain(self._command)
             self._command = None
+        self._tidy_up()  # first: with the connection commrun ends, and then nothing may be left
         sock = self._link.sock
         sock.settimeout(_FAREWELL)
         sock.sendall(self._link.outbox)
@@ -172,19 +174,24 @@ class Shim:
         while sock.recv(4096):  # closed with words unread it would take back what we sent
             pass
 
+    def _tidy_up(self) -> None:
+        self._door.close()
+        self._quarters.tidy_up()
+
 
 def main() -> int:
     """Report to commrun and serve. Returns the exit status."""
     wake = _catch_signals()
     die_with_parent(_ORPHANED)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("COMMRUN_")}
+    quarters = Quarters(os.environ)
     addresses = os.environ["COMMRUN_CONNECT"]
     names = os.environ["COMMRUN_RANK_FROM"].split(",")
-    rank, local_rank, local_size = (int(env[name]) for name in names)
+    rank, local_rank, local_size = (int(os.environ[name]) for name in names)
     try:
         sock = connect(addresses, bytes.fromhex(os.environ["COMMRUN_SECRET"]))
-        door = Door(_door_path(addresses, rank))
+        door = Door(quarters.door_path(addresses, rank))
     except OSError as exc:
+        quarters.tidy_up()
         print(f"commrun: rank {rank} can't reach commrun at {addresses}: {exc}", file=sys.stderr)
         return 1
     address = sock.getsockname()[0] if sock.family != socket.AF_UNIX else "127.0.0.1"
@@ -194,7 +201,7 @@ def main() -> int:
         op="hello", rank=rank, local_rank=local_rank, local_size=local_size,
         host=os.uname().nodename, cores=len(os.sched_getaffinity(0)), address=address, port=port,
     )  # fmt: skip
-    return Shim(link, door, env, wake).run()
+    return Shim(link, door, quarters, wake).run()
 
 
 def _catch_signals() -> int:
@@ -206,13 +213,6 @@ def _catch_signals() -> int:
     for signum in _IGNORED:
         signal.signal(signum, signal.SIG_IGN)
     return reader
-
-
-def _door_path(addresses: str, rank: int) -> str:
-    """Choose a path in a private directory: commrun's, if that is on this host."""
-    if addresses.startswith("/"):
-        return os.path.join(os.path.dirname(addresses), f"rank{rank}")
-    return os.path.join(private_directory(os.environ.get("TMPDIR", "")), f"rank{rank}")
 
 
 if __name__ == "__main__":

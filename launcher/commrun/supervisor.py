@@ -165,6 +165,7 @@ class Supervisor:
                 argv=self._plan.command,
                 env={**self._plan.to_ranks, **rank_variables(seat, self._plan.np, head)},
                 defaults=rank_defaults(seat),
+                shared_memory=self._plan.shared_memory,
             )
 
     def _listen_to_mpirun(self) -> None:

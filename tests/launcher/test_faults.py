@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
@@ -269,9 +268,6 @@ def test_nothing_survives_a_killed_mpirun(marked, tmp_path):
         mpirun.kill()
         process.communicate(timeout=60)
     assert process.returncode != 0
-    for leftover in Path(marked["TMPDIR"]).glob("*"):  # mpirun's own; it could not remove them
-        assert leftover.name.startswith(("ompi.", "prte."))
-        subprocess.run(["rm", "-r", str(leftover)], check=True)
 
 
 def test_a_killed_shim_is_a_lost_rank(marked, tmp_path):

@@ -201,6 +201,13 @@ def test_variables_can_be_given():
     assert commrun("-np", "1", "-x", "A=b c", "sh", "-c", 'echo "$A"').stdout == "[0] b c\n"
 
 
+@pytest.mark.parametrize("given", ["/var/tmp", ""])
+def test_ranks_get_the_temporary_directory_of_their_user(given):
+    """And not that of mpirun, which is commrun's own."""
+    result = run_command(["sh", "-c", "echo ${TMPDIR-unset}"], 1, env={"TMPDIR": given})
+    assert result.stdout_of == {0: f"{given or 'unset'}\n"}
+
+
 def test_nothing_is_left_behind(tmp_path):
     result = run_command(["sh", "-c", 'ls "$TMPDIR"'], 2, env={"TMPDIR": str(tmp_path)})
     assert result.status == 0

@@ -124,7 +124,24 @@ def test_the_report_tells_of_those_who_failed_alike():
     all_ends = [end(r, 127) for r in range(3)]
     assert report(judge(all_ends), all_ends) == [
         "rank 0 on host vm ended with exit status 127, 12.3 s after start",
-        "ranks 1 and 2 failed by themselves too: exit status 127; exit status 127",
+        "ranks 1 and 2 failed by themselves too, in the same way; exit status 127",
+    ]
+
+
+def test_the_report_tells_of_those_who_failed_in_another_way():
+    all_ends = [end(0, 127), end(1, -9), end(2, 127), end(3, -9), end(4, 0)]
+    assert report(judge(all_ends), all_ends) == [
+        "rank 0 on host vm ended with exit status 127, 12.3 s after start",
+        "ranks 1 and 3 failed by themselves too: killed by signal 9 (SIGKILL)",
+        "rank 2 failed by itself too, in the same way; exit status 127",
+    ]
+
+
+def test_the_status_of_the_job_is_apart_from_that_of_another_rank():
+    all_ends = [end(0, 127), end(1, 3)]
+    assert report(judge(all_ends), all_ends)[1:] == [
+        "rank 1 failed by itself too: exit status 3",
+        "exit status 127",
     ]
 
 

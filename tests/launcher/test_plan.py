@@ -144,6 +144,7 @@ def test_a_job_inside_a_rank_does_not_inherit_the_outer_job():
         "PRTE_LAUNCHED": "1",
         "COMMRUN_SHIM": "/x",
         "OMPI_MCA_ess_base_jobid": "1",
+        "OMPI_MCA_btl_sm_backing_directory": "/dev/shm/commrun-0123456789abcdef",
         "OMPI_MCA_btl": "tcp",
         "HOME": "/root",
     }
@@ -156,6 +157,8 @@ def test_a_dry_run_shows_everything_but_the_secret():
     assert "/venv/bin/mpirun -np 2 " in text
     assert "OMPI_ALLOW_RUN_AS_ROOT=1\n" in text
     assert "COMMRUN_SECRET=<secret of the job>\n" in text
+    assert "TMPDIR=<private directory>\n" in text
+    assert "OMPI_MCA_btl_sm_backing_directory=<private directory in /dev/shm>\n" in text
     assert "WORLD_SIZE=2\n" in text
     assert "OMP_NUM_THREADS=2\n" in text
     assert text.endswith("\npython 'a b.py'")

@@ -33,6 +33,10 @@ class Flavour(Protocol):
     def rank_variables(self) -> tuple[str, str, str]:
         """Variables that give a process its rank, local rank and local size."""
 
+    @property
+    def shared_memory(self) -> tuple[str, ...]:
+        """Variables, all of one meaning: in which directory a rank puts its shared memory."""
+
     def arguments(self, layout: Layout) -> tuple[str, ...]:
         """Return the words between mpirun and the program."""
 

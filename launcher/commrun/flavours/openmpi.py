@@ -27,6 +27,11 @@ class OpenMpi:
             "OMPI_COMM_WORLD_LOCAL_SIZE",
         )
 
+    @property
+    def shared_memory(self) -> tuple[str, ...]:
+        """`sm` in version 5, which knows the older name too; `vader` in version 4."""
+        return ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+
     def arguments(self, layout: Layout) -> tuple[str, ...]:
         """Return mpirun's words.
 
