@@ -1,7 +1,6 @@
-"""The public functions. The one module of the package with a global: the runtime.
+"""Starts and ends the runtime. The one module of the package with a global: the runtime.
 
-Arrays are numpy arrays, torch CPU tensors, numbers or sequences; results are of the same kind
-(numbers and sequences give numpy arrays). All functions may be called from any thread.
+All functions may be called from any thread.
 """
 
 from __future__ import annotations
@@ -11,25 +10,22 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from commrt.clock import monotonic
-from commrt.config import Config, LauncherEnv
+from commrt.config import LauncherEnv, Settings, read_settings
 from commrt.engine.bootstrap import Order
-from commrt.engine.handle import Handle
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.runtime import Runtime, in_child_after_fork
-from commrt.errors import InitError, PeerLostError, ShutdownError
+from commrt.errors import ArgumentError, InitError, PeerLostError, ShutdownError
 from commrt.process_sets import ProcessSet, WorldSet
 from commrt.session import Session
-from commrt.types import ReduceOp, Topology
+from commrt.types import WORLD, Topology
 
 log = logging.getLogger("commrt")
-
-Average = ReduceOp.AVERAGE
-Sum = ReduceOp.SUM
 
 global_process_set = WorldSet()
 
@@ -78,12 +74,12 @@ def init(
             if error is not None:
                 raise InitError(f"the runtime has ended; call shutdown() first: {error}") from error
             return
-        config = Config.from_environment()
-        _set_log_level(config.log)
+        settings = read_settings()
+        _set_log_level(settings.config.log)
         sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets or ()]
         _state.generation += 1
         order = Order(
-            config,
+            settings.config,
             LauncherEnv.from_environment(),
             comm,
             tuple(s.ranks for s in sets),
@@ -94,9 +90,11 @@ def init(
         )
         runtime = _state.last = Runtime(order)
         runtime.start()
+        me = runtime.topology.rank
         for number, process_set in enumerate(sets, start=1):
-            process_set.process_set_id = number
+            process_set.attach(number, me)
         global_process_set.ranks = tuple(range(runtime.topology.size))
+        global_process_set.attach(WORLD, me)
         _state.session = Session(runtime, [global_process_set, *sets])
         here = runtime.topology
         log.info(
@@ -107,6 +105,7 @@ def init(
             here.local_rank,
             here.local_size,
         )
+        _begin(_state.session, settings)
 
 
 def shutdown() -> None:
@@ -152,167 +151,46 @@ def cross_size() -> int:
     return _topology().cross_size
 
 
-def allreduce(
-    x: Any,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: str = "none",
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Return the sum or average of `x` over ranks, of the shape, dtype and memory order of `x`.
+def is_homogeneous() -> bool:
+    """Tell whether every host has the same number of ranks."""
+    hosts = Counter(_topology().hosts)
+    return len(set(hosts.values())) == 1
 
-    Blocks. Shapes, dtypes and all options must agree between ranks. Every rank gets the same bits.
-    Integers average toward zero, exactly; 16-bit floats are added in float32. Raises
-    ArgumentError, MismatchError, DuplicateNameError, StallError, PeerLostError, ShutdownError,
-    and TimeoutError after `timeout` seconds (the operation goes on).
+
+def add_process_set(
+    process_set: ProcessSet | Sequence[int], timeout: float | None = None
+) -> ProcessSet:
+    """Register a set of ranks and return it. All ranks of the job must call it, alike. Blocks.
+
+    Raises ArgumentError for ranks that do not exist and for a set that exists already,
+    MismatchError on every rank if they name different ranks.
     """
-    return (
-        session()
-        .allreduce_async(x, name, op, prescale_factor, postscale_factor, compression, process_set)
-        .wait(timeout)
-    )
+    chosen = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    return session().add_process_set(chosen, timeout)
 
 
-def allreduce_(
-    x: Any,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: str = "none",
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Do `allreduce` in place and return `x`."""
-    return (
-        session()
-        .allreduce_async(
-            x, name, op, prescale_factor, postscale_factor, compression, process_set, inplace=True
-        )
-        .wait(timeout)
-    )
+def remove_process_set(process_set: ProcessSet, timeout: float | None = None) -> bool:
+    """Unregister a set. All ranks of the job must call it. Blocks.
 
-
-def allreduce_async(
-    x: Any,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: str = "none",
-    process_set: ProcessSet | None = None,
-) -> Handle:
-    """Start `allreduce`; leave `x` as it is until the handle is done. Does not block."""
-    return session().allreduce_async(
-        x, name, op, prescale_factor, postscale_factor, compression, process_set
-    )
-
-
-def allreduce_async_(
-    x: Any,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: str = "none",
-    process_set: ProcessSet | None = None,
-) -> Handle:
-    """Start `allreduce_`; do not touch `x` until the handle is done. Does not block."""
-    return session().allreduce_async(
-        x, name, op, prescale_factor, postscale_factor, compression, process_set, inplace=True
-    )
-
-
-def grouped_allreduce(
-    xs: Sequence[Any],
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: str = "none",
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> list[Any]:
-    """Do `allreduce` of several arrays of one dtype as one operation: all or none."""
-    handle = session().grouped_allreduce_async(
-        xs, name, op, prescale_factor, postscale_factor, compression, process_set
-    )
-    results: list[Any] = handle.wait(timeout)
-    return results
-
-
-def allgather(
-    x: Any,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Return the arrays of all ranks one after the other along the first dimension.
-
-    First dimensions may differ, 0 included; a 0-d array counts as one row. Blocks.
+    Returns False for the global set and for one that is not registered. Operations that wait in
+    the set fail with ArgumentError.
     """
-    return session().allgather_async(x, name, process_set).wait(timeout)
+    return session().remove_process_set(process_set, timeout)
 
 
-def broadcast(
-    x: Any,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Return the root's `x`. `root_rank` is a world rank; shapes and dtypes must agree. Blocks."""
-    return session().broadcast_async(x, root_rank, name, process_set).wait(timeout)
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what is reduced from now on to a file that chrome://tracing and Perfetto show.
+
+    With `{rank}` in `file_path` each rank writes a file of its own, else rank 0 alone does. There
+    are no cycles to mark: `mark_cycles` changes nothing. Raises ArgumentError if the file can't be
+    opened, or while another timeline is written.
+    """
+    session().recorder.start(file_path)
 
 
-def broadcast_(
-    x: Any,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Do `broadcast` in place and return `x`."""
-    return session().broadcast_async(x, root_rank, name, process_set, inplace=True).wait(timeout)
-
-
-def barrier(process_set: ProcessSet | None = None, timeout: float | None = None) -> None:
-    """Wait until every rank of the set has called it."""
-    session().barrier_async(process_set).wait(timeout)
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Return the root's object, pickled by cloudpickle; other ranks' `obj` is ignored."""
-    return session().broadcast_object(obj, root_rank, name, process_set, timeout)
-
-
-def allgather_object(
-    obj: Any,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    timeout: float | None = None,
-) -> list[Any]:
-    """Return every rank's object, in rank order, pickled by cloudpickle."""
-    return session().allgather_object(obj, name, process_set, timeout)
-
-
-def synchronize(handle: Handle, timeout: float | None = None) -> Any:
-    """Block until the operation has ended; return its result or raise its error."""
-    return handle.wait(timeout)
-
-
-def poll(handle: Handle) -> bool:
-    """Tell whether the operation has ended. Does not block."""
-    return handle.done()
+def stop_timeline() -> None:
+    """Finish the timeline's file. Does nothing if none is written; `shutdown()` does it too."""
+    session().recorder.stop()
 
 
 def stats() -> Stats:
@@ -328,6 +206,21 @@ def session() -> Session:
     if _state.session is None:
         raise InitError("commrt is not initialized: call init() first")
     return _state.session
+
+
+def _begin(session: Session, settings: Settings) -> None:
+    """Say what became of Horovod's settings, once in the job; start the timeline asked for."""
+    if session.runtime.topology.rank == 0:
+        used, ignored = settings.notes()
+        if used:
+            log.info(used)
+        if ignored:
+            log.warning(ignored)
+    if settings.config.timeline:
+        try:
+            session.recorder.start(settings.config.timeline)
+        except ArgumentError as exc:  # no reason not to train
+            log.warning("%s", exc)
 
 
 def _topology() -> Topology:
@@ -355,6 +248,7 @@ def _shutdown(why: str, final: bool) -> None:
         session, _state.session = _state.session, None
     if session is not None:
         session.runtime.shutdown(why, final)
+        session.recorder.stop()
 
 
 def _set_log_level(level: str) -> None:

@@ -15,7 +15,10 @@ from commrt.kernels.numpy_ import bfloat16, name_of
 from commrt.transports.base import Flat
 from commrt.types import TensorSpec
 
-_NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16"
+_NAMES = (
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 "
+    "complex64 complex128"
+)
 _SUPPORTED = frozenset(_NAMES.split(" "))
 
 _Array = npt.NDArray[Any]
@@ -48,6 +51,8 @@ def view(x: Any, what: str) -> View:
         raise ArgumentError(
             f"{what}: masked arrays have no sum over ranks; pass .filled(0) or .data"
         )
+    if not isinstance(x, np.ndarray) and hasattr(x, "__dlpack__"):
+        return _view_dlpack(x, what)
     array = x if type(x) is np.ndarray else np.asarray(x)
     if not _supported(array.dtype):
         raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
@@ -108,7 +113,7 @@ def _refusal(dtype: np.dtype[Any]) -> str:
         return f"dtype {dtype} has foreign byte order; pass .astype(dtype.newbyteorder('='))"
     return (
         f"dtype {dtype} cannot be summed over ranks; supported are bool, (u)int8 to 64, "
-        "float16, 32, 64 and bfloat16"
+        "float16, 32, 64, bfloat16 and complex64, 128"
     )
 
 
@@ -130,5 +135,23 @@ def _view_torch(torch: Any, x: Any, what: str) -> View:
     return View(array, torch.from_numpy, not (x.is_conj() or x.is_neg()))
 
 
+def _view_dlpack(x: Any, what: str) -> View:
+    """See an array of another library through DLPack; results are made by its own namespace."""
+    try:
+        array = np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError) as exc:
+        raise ArgumentError(
+            f"{what}: a {type(x).__module__}.{type(x).__qualname__} does not come through DLPack "
+            f"({exc}); pass a numpy array"
+        ) from None
+    if not _supported(array.dtype):
+        raise ArgumentError(f"{what}: {_refusal(array.dtype)}")
+    space = getattr(x, "__array_namespace__", None)
+    make = getattr(space() if space is not None else None, "from_dlpack", _same)
+    return View(array, make)
+
+
 def _torch_bf16(torch: Any, array: _Array) -> Any:
+    if array.dtype != bfloat16():  # the rows received by an alltoall
+        return torch.from_numpy(array)
     return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

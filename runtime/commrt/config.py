@@ -7,9 +7,11 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from commrt.errors import InitError
+from commrt.horovod_env import translate
 
 _UNITS = {
     "": 1,
@@ -33,10 +35,37 @@ def parse_bytes(text: str) -> int:
     return int(digits) * _UNITS[unit]
 
 
+def show(value: Any, unit: str) -> str:
+    """Write a setting's value for people, in its unit."""
+    if unit == "bytes":
+        for power, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value and value % power == 0:
+                return f"{value // power} {name}"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{text} {unit}".strip()
+
+
+_LONGEST = 1_000_000.0
+"""Seconds. The kernel counts the milliseconds of a sleep in 31 bits."""
+
+
 def _seconds(text: str) -> float:
     value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{text!r} is not a number of seconds")
+    if not 0 <= value <= _LONGEST:
+        raise ValueError(f"{text!r} is not a number of seconds from 0 to {_LONGEST:.0f}")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    value = _count(text)
+    if value == 0:
+        raise ValueError("it must be at least 1")
     return value
 
 
@@ -47,56 +76,156 @@ def _level(text: str) -> str:
     return word
 
 
-def _setting(default: Any, parse: Callable[[str], Any], help: str, shared: bool = True) -> Any:
-    return field(default=default, metadata={"parse": parse, "help": help, "shared": shared})
+def _setting(
+    default: Any, parse: Callable[[str], Any], unit: str, help: str, shared: bool = True
+) -> Any:
+    metadata = {"parse": parse, "unit": unit, "help": help, "shared": shared}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings. Field `log` is `COMMRT_LOG`. Shared ones must agree on all ranks."""
 
-    bucket: int = _setting(4 << 20, parse_bytes, "bytes of a bucket")
-    first_bucket: int = _setting(1 << 20, parse_bytes, "bytes of a step's first bucket")
-    stall_warn: float = _setting(60.0, _seconds, "seconds until a late rank is named")
-    stall_fail: float = _setting(
-        600.0, _seconds, "seconds until a late rank fails the operation; 0: never"
+    bucket: int = _setting(
+        4 << 20,
+        parse_bytes,
+        "bytes",
+        "an optimizer closes a bucket that has reached this size; other operations are fused up "
+        "to it; 0: each alone",
     )
-    init_timeout: float = _setting(120.0, _seconds, "seconds that init() waits for other ranks")
+    first_bucket: int = _setting(
+        1 << 20,
+        parse_bytes,
+        "bytes",
+        "the same for an optimizer's first bucket, so that moving starts early; not set: at most "
+        "`COMMRT_BUCKET`",
+    )
+    cache_capacity: int = _setting(
+        4096,
+        _positive,
+        "names",
+        "names that are kept as short numbers; operations beyond are announced in full each time",
+    )
+    stall_warn: float = _setting(
+        60.0, _seconds, "seconds", "time until a late rank is named in the log"
+    )
+    stall_fail: float = _setting(
+        600.0, _seconds, "seconds", "time until a late rank fails the operation; 0: never"
+    )
+    init_timeout: float = _setting(
+        120.0, _seconds, "seconds", "how long `init()` waits for other ranks"
+    )
     shutdown_timeout: float = _setting(
-        10.0, _seconds, "seconds that shutdown() waits for other ranks"
+        10.0, _seconds, "seconds", "how long `shutdown()` waits for other ranks"
+    )
+    check_every: int = _setting(
+        0,
+        _count,
+        "steps",
+        "an optimizer compares the parameters of all ranks each time after so many steps; 0: never",
     )
     switch_interval: float = _setting(
-        0.0, _seconds, "sys.setswitchinterval() in init(); 0: leave it", shared=False
+        0.0,
+        _seconds,
+        "seconds",
+        "what `init()` gives to `sys.setswitchinterval()`; 0: nothing",
+        shared=False,
     )
-    log: str = _setting("warning", _level, "debug, info, warning or error", shared=False)
+    timeline: str = _setting(
+        "",
+        str,
+        "",
+        "file for a timeline, from `init()` to `shutdown()`; with `{rank}` in it one of each rank, "
+        "else of rank 0",
+        shared=False,
+    )
+    log: str = _setting(
+        "warning",
+        _level,
+        "",
+        "level of the logger `commrt`: `debug`, `info`, `warning` or `error`",
+        shared=False,
+    )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read `COMMRT_*`. Raises InitError on an unknown name or an unreadable value."""
-        env = os.environ if environ is None else environ
-        known = {f"COMMRT_{f.name.upper()}": f for f in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
-        for name, text in env.items():
-            if not name.startswith("COMMRT_"):
-                continue
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-                raise InitError(
-                    f"unknown setting {name}={text!r}; the nearest known one is {near[0]}"
-                )
-            try:
-                values[known[name].name] = known[name].metadata["parse"](text)
-            except ValueError as exc:
-                raise InitError(f"{name}: {exc} ({known[name].metadata['help']})") from None
-        return cls(**values)
+        """Return the settings of `read_settings`. Raises InitError."""
+        return read_settings(environ).config
 
     def shared(self) -> dict[str, str]:
         """Return the settings that all ranks must agree on, by name, as text."""
         return {
-            f"COMMRT_{f.name.upper()}": repr(getattr(self, f.name))
+            variable_of(f.name): repr(getattr(self, f.name))
             for f in dataclasses.fields(self)
             if f.metadata["shared"]
         }
+
+
+def variable_of(field_name: str) -> str:
+    """Return the name of a setting's variable."""
+    return f"COMMRT_{field_name.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment asks for.
+
+    `sources`: the variable behind each field that has not its default. `ignored`: variables named
+    HOROVOD_* that mean nothing here.
+    """
+
+    config: Config
+    sources: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+    def notes(self) -> tuple[str, str]:
+        """Return one line on what is used of Horovod's settings, one on what is not; or ''."""
+        used = [
+            f"{source} (as {variable_of(name)}={getattr(self.config, name)})"
+            for name, source in self.sources.items()
+            if source.startswith("HOROVOD_")
+        ]
+        return (
+            f"of Horovod's settings these are used: {', '.join(used)}" if used else "",
+            f"of Horovod's settings these have no effect on commrt: {', '.join(self.ignored)}"
+            if self.ignored
+            else "",
+        )
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read `COMMRT_*`, and what has no such value from its counterpart among `HOROVOD_*`.
+
+    Raises InitError on an unknown name that begins with `COMMRT_`, and on an unreadable value.
+    """
+    env = os.environ if environ is None else environ
+    fields = {variable_of(f.name): f for f in dataclasses.fields(Config)}
+    try:
+        wishes, ignored = translate(env)
+    except ValueError as exc:
+        raise InitError(str(exc)) from None
+    texts = {wish.setting: (wish.variable, wish.text) for wish in wishes}
+    for name, text in env.items():
+        if name.startswith("COMMRT_"):
+            if name not in fields:
+                near = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)
+                raise InitError(
+                    f"unknown setting {name}={text!r}; the nearest known one is {near[0]}"
+                )
+            texts[fields[name].name] = (name, text)
+    values = {f.name: _read(f, *texts[f.name]) for f in fields.values() if f.name in texts}
+    sources = {name: texts[name][0] for name in values}
+    if "first_bucket" not in values and values.get("bucket", inf) < Config().first_bucket:
+        values["first_bucket"], sources["first_bucket"] = values["bucket"], sources["bucket"]
+    return Settings(Config(**values), sources, tuple(ignored))
+
+
+def _read(setting: dataclasses.Field[Any], variable: str, text: str) -> Any:
+    try:
+        return setting.metadata["parse"](text)
+    except ValueError as exc:
+        raise InitError(f"{variable}: {exc} ({setting.metadata['help']})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +259,5 @@ _LAUNCHERS = (
     ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("torchrun", "RANK", "WORLD_SIZE"),
+    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
 )

@@ -9,7 +9,7 @@ class CommError(RuntimeError):
     """Base of every error of the runtime."""
 
 
-class InitError(CommError):
+class InitError(CommError, ValueError):
     """`init()` failed, or was not called. It may be tried again."""
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from commrt import arrays
-from commrt.arrays import Laid, View
-from commrt.codecs.registry import NAMES, choose
-from commrt.engine.handle import Handle, Outcome
+from commrt import plans
+from commrt.engine.handle import Handle
 from commrt.engine.runtime import Runtime
 from commrt.engine.submission import Submission
 from commrt.errors import ArgumentError, InitError
+from commrt.observe.timeline import Recorder
 from commrt.parcels import Parcel, pack, unpack
+from commrt.plans import Collect, Plan, Terms, Wrap
 from commrt.process_sets import ProcessSet
-from commrt.types import WORLD, Kind, ReduceOp, Request, Signature, TensorSpec
-
-Wrap = Callable[[Outcome], Any]
+from commrt.types import WORLD, Kind, ReduceOp, Request, Signature
 
 
 class Session:
@@ -29,10 +28,16 @@ class Session:
 
     def __init__(self, runtime: Runtime, sets: Sequence[ProcessSet]) -> None:
         self.runtime = runtime
+        self.recorder = Recorder(runtime.parts.trace, runtime.topology)
         self.world = sets[0]
         self._sets = {s.id(): s.ranks for s in sets}
         # Optimizers, numbered; the dead keep their place, for numbers are part of names.
         self.wrapped: list[weakref.ref[Any]] = []
+        self._counters: dict[str, itertools.count[int]] = {}
+
+    def number(self, what: str) -> int:
+        """Count calls for `what`, from 0. Ranks that call alike get alike numbers, for names."""
+        return next(self._counters.setdefault(what, itertools.count()))
 
     def allreduce_async(
         self,
@@ -46,16 +51,8 @@ class Session:
         inplace: bool = False,
     ) -> Handle:
         """Start an allreduce; see `commrt.allreduce`."""
-        return self._allreduce(
-            [x],
-            name,
-            op,
-            (prescale_factor, postscale_factor),
-            compression,
-            process_set,
-            inplace,
-            lambda results: results[0],
-        )
+        terms = Terms(op, prescale_factor, postscale_factor, compression)
+        return self._allreduce([x], name, terms, process_set, inplace, _first)
 
     def grouped_allreduce_async(
         self,
@@ -68,17 +65,49 @@ class Session:
         process_set: ProcessSet | None = None,
         inplace: bool = False,
     ) -> Handle:
-        """Start one allreduce of several arrays of one dtype; see `commrt.grouped_allreduce`."""
-        return self._allreduce(
-            list(xs),
-            name,
-            op,
-            (prescale_factor, postscale_factor),
-            compression,
-            process_set,
-            inplace,
-            list,
-        )
+        """Start one allreduce of several arrays; see `commrt.grouped_allreduce`."""
+        terms = Terms(op, prescale_factor, postscale_factor, compression)
+        return self._allreduce(list(xs), name, terms, process_set, inplace, list)
+
+    def reducescatter_async(
+        self,
+        x: Any,
+        name: str | None = None,
+        op: ReduceOp = ReduceOp.AVERAGE,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        compression: str = "none",
+        process_set: ProcessSet | None = None,
+    ) -> Handle:
+        """Start a reducescatter; see `commrt.reducescatter`."""
+        terms = Terms(op, prescale_factor, postscale_factor, compression)
+        return self._reduce_scatter([x], name, terms, process_set, _first)
+
+    def grouped_reducescatter_async(
+        self,
+        xs: Sequence[Any],
+        name: str | None = None,
+        op: ReduceOp = ReduceOp.AVERAGE,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        compression: str = "none",
+        process_set: ProcessSet | None = None,
+    ) -> Handle:
+        """Start one reducescatter of several arrays; see `commrt.grouped_reducescatter`."""
+        terms = Terms(op, prescale_factor, postscale_factor, compression)
+        return self._reduce_scatter(list(xs), name, terms, process_set, list)
+
+    def allgather_async(
+        self, x: Any, name: str | None = None, process_set: ProcessSet | None = None
+    ) -> Handle:
+        """Start an allgather; see `commrt.allgather`."""
+        return self._run(plans.allgather([x], _first, "allgather"), name, process_set)
+
+    def grouped_allgather_async(
+        self, xs: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
+    ) -> Handle:
+        """Start one allgather of several arrays; see `commrt.grouped_allgather`."""
+        return self._run(plans.allgather(xs, list, "grouped_allgather"), name, process_set)
 
     def broadcast_async(
         self,
@@ -89,38 +118,50 @@ class Session:
         inplace: bool = False,
     ) -> Handle:
         """Start a broadcast; see `commrt.broadcast`."""
-        root_rank = self._root(root_rank, process_set, "broadcast")
-        seen = arrays.view(x, "broadcast")
-        laid, out, restore = self._place(seen, inplace, "broadcast")
-        signature = Signature(Kind.BROADCAST, (laid.spec,), root=root_rank)
+        root = self._root(root_rank, process_set, "broadcast")
+        return self._run(plans.broadcast(x, root, inplace, "broadcast"), name, process_set)
 
-        def wrap(outcome: Outcome) -> Any:
-            return x if inplace else seen.make(arrays.unlay(outcome.arrays[0], laid.spec))
-
-        return self._submit(signature, name, process_set, (laid.flat,), (out,), wrap, restore)
-
-    def allgather_async(
-        self, x: Any, name: str | None = None, process_set: ProcessSet | None = None
+    def alltoall_async(
+        self,
+        x: Any,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet | None = None,
     ) -> Handle:
-        """Start an allgather; see `commrt.allgather`."""
-        seen = arrays.view(x, "allgather")
-        array = np.ascontiguousarray(seen.array)
-        array = array.reshape(1) if array.ndim == 0 else array
-        rest = array.shape[1:]
-        signature = Signature(Kind.ALLGATHER, (TensorSpec(array.dtype.name, (0, *rest)),))
-
-        def wrap(outcome: Outcome) -> Any:
-            flat = outcome.arrays[0]
-            rows = sum(outcome.rows) if outcome.rows else 0
-            return seen.make(flat.reshape((rows, *rest)))
-
-        return self._submit(
-            signature, name, process_set, (array.reshape(-1),), (), wrap, rows=(array.shape[0],)
-        )
+        """Start an alltoall, whose result is (array, rows received from each member)."""
+        size, index = self._place(process_set)
+        return self._run(plans.alltoall(x, splits, size, index, "alltoall"), name, process_set)
 
     def barrier_async(self, process_set: ProcessSet | None = None) -> Handle:
         """Start a barrier; see `commrt.barrier`."""
-        return self._submit(Signature(Kind.BARRIER, ()), None, process_set, (), (), lambda _: None)
+        return self._run(_on_the_job(Kind.BARRIER, lambda _: None), None, process_set)
+
+    def join_async(self) -> Handle:
+        """Start to wait for the other ranks; see `commrt.join`."""
+        return self._run(_on_the_job(Kind.JOIN, lambda o: o.rows[0][0]), None, None)
+
+    def add_process_set(self, process_set: ProcessSet, timeout: float | None = None) -> ProcessSet:
+        """Register a set; see `commrt.add_process_set`."""
+        ranks, size = process_set.ranks, self.runtime.topology.size
+        if not ranks or ranks[0] < 0 or ranks[-1] >= size:
+            raise ArgumentError(f"add_process_set: {list(ranks)} are not ranks below {size}")
+        if ranks in self._sets.values():
+            raise ArgumentError(f"add_process_set: there is a process set of {list(ranks)} already")
+        plan = _on_the_job(Kind.ADD_SET, lambda o: o.rows[0][0], ranks)
+        id = self._run(plan, None, None).wait(timeout)
+        self._sets[id] = ranks
+        process_set.attach(id, self.runtime.topology.rank)
+        return process_set
+
+    def remove_process_set(self, process_set: ProcessSet, timeout: float | None = None) -> bool:
+        """Unregister a set; see `commrt.remove_process_set`."""
+        id = process_set.process_set_id
+        if id is None or id == WORLD or self._sets.get(id) != process_set.ranks:
+            return False
+        self._run(_on_the_job(Kind.REMOVE_SET, lambda _: None, (id,)), None, None).wait(timeout)
+        del self._sets[id]
+        process_set.attach(None)
+        return True
 
     def broadcast_object(
         self,
@@ -161,75 +202,51 @@ class Session:
         absent: tuple[int, ...] = (),
     ) -> Handle:
         """Reduce one flat numpy array in place that holds the signature's tensors."""
-        return self._submit(signature, name, process_set, (source,), (source,), wrap, absent=absent)
+        return self._run(
+            Plan(signature, (source,), (source,), wrap), name, process_set, absent=absent
+        )
 
     def _allreduce(
         self,
         xs: list[Any],
         name: str | None,
-        op: ReduceOp,
-        scales: tuple[float, float],
-        compression: str,
+        terms: Terms,
         process_set: ProcessSet | None,
         inplace: bool,
-        collect: Callable[[list[Any]], Any],
+        collect: Collect,
     ) -> Handle:
         what = f"allreduce {name!r}" if name else "allreduce"
-        seen = [arrays.view(x, what) for x in xs]
-        _check_reduction(seen, op, compression, what)
-        placed = [self._place(v, inplace, what) for v in seen]
-        specs = tuple(laid.spec for laid, _, _ in placed)
-        signature = Signature(
-            Kind.ALLREDUCE, specs, op, float(scales[0]), float(scales[1]), compression
-        )
+        return self._run(plans.allreduce(xs, terms, inplace, collect, what), name, process_set)
 
-        def wrap(outcome: Outcome) -> Any:
-            if inplace:
-                return collect(xs)
-            made = zip(seen, outcome.arrays, specs, strict=True)
-            return collect([v.make(arrays.unlay(flat, spec)) for v, flat, spec in made])
-
-        restore = tuple(pair for _, _, pairs in placed for pair in pairs)
-        return self._submit(
-            signature,
-            name,
-            process_set,
-            tuple(laid.flat for laid, _, _ in placed),
-            tuple(out for _, out, _ in placed),
-            wrap,
-            restore,
-        )
-
-    def _place(self, seen: View, inplace: bool, what: str) -> tuple[Laid, Any, tuple[Any, ...]]:
-        """Return where a tensor is read, where it is written, and what is copied back after."""
-        laid = arrays.lay(seen.array)
-        if not inplace:
-            return laid, np.empty(laid.flat.size, laid.flat.dtype), ()
-        arrays.check_writable(seen, what)
-        if not laid.copied:
-            return laid, laid.flat, ()
-        return laid, laid.flat, ((seen.array, laid.flat.reshape(seen.array.shape)),)
-
-    def _submit(
+    def _reduce_scatter(
         self,
-        signature: Signature,
+        xs: list[Any],
+        name: str | None,
+        terms: Terms,
+        process_set: ProcessSet | None,
+        collect: Collect,
+    ) -> Handle:
+        what = f"reducescatter {name!r}" if name else "reducescatter"
+        size, index = self._place(process_set)
+        plan = plans.reduce_scatter(xs, terms, size, index, collect, what)
+        return self._run(plan, name, process_set)
+
+    def _run(
+        self,
+        plan: Plan,
         name: str | None,
         process_set: ProcessSet | None,
-        sources: tuple[Any, ...],
-        outs: tuple[Any, ...],
-        wrap: Wrap,
-        restore: tuple[Any, ...] = (),
-        rows: tuple[int, ...] = (),
         absent: tuple[int, ...] = (),
     ) -> Handle:
         set_id = WORLD if process_set is None else process_set.id()
         name = _plain(name)
-        rank = self.runtime.topology.rank
-        if rank not in self._members(process_set):
-            raise ArgumentError(f"rank {rank} is not in {process_set!r}")
-        request = Request(set_id, name or "", bool(name), signature, rows, absent, _call_site())
-        handle = Handle(name or signature.kind.value, wrap, self.runtime.parts.heart)
-        self.runtime.submit(Submission(request, sources, outs, handle, restore))
+        self._place(process_set)
+        request = Request(
+            set_id, name or "", bool(name), plan.signature, plan.rows, absent, _call_site()
+        )
+        handle = Handle(name or plan.signature.kind.value, plan.wrap, self.runtime.parts.heart)
+        submission = Submission(request, plan.sources, plan.outs, handle, plan.restore)
+        self.runtime.submit(submission)
         return handle
 
     def _root(self, root_rank: Any, process_set: ProcessSet | None, what: str) -> int:
@@ -245,13 +262,31 @@ class Session:
             )
         return root
 
+    def _place(self, process_set: ProcessSet | None) -> tuple[int, int]:
+        """Return the size of a set and our number in it. Raises ArgumentError if we are not."""
+        members, rank = self._members(process_set), self.runtime.topology.rank
+        if rank not in members:
+            raise ArgumentError(f"rank {rank} is not in {process_set!r}")
+        return len(members), members.index(rank)
+
     def _members(self, process_set: ProcessSet | None) -> tuple[int, ...]:
         if process_set is None:
             return self._sets[WORLD]
         ranks = self._sets.get(process_set.id())
         if ranks != process_set.ranks:
-            raise InitError(f"{process_set!r} was not given to this init()")
+            raise InitError(
+                f"{process_set!r} is of another init(); call add_process_set() on all ranks"
+            )
         return ranks
+
+
+def _on_the_job(kind: Kind, wrap: Wrap, subject: tuple[int, ...] = ()) -> Plan:
+    """Plan what moves no array."""
+    return Plan(Signature(kind, (), subject=subject), (), (), wrap)
+
+
+def _first(results: list[Any]) -> Any:
+    return results[0]
 
 
 def _plain(name: str | None) -> str | None:
@@ -261,24 +296,6 @@ def _plain(name: str | None) -> str | None:
     if not isinstance(name, str):
         raise ArgumentError(f"a name must be a str, not {name!r}")
     return str(name).encode("utf-8", "backslashreplace").decode()
-
-
-def _check_reduction(seen: list[View], op: ReduceOp, compression: str, what: str) -> None:
-    if not isinstance(op, ReduceOp):
-        raise ArgumentError(f"{what}: op must be commrt.Average or commrt.Sum, not {op!r}")
-    if compression not in NAMES:
-        raise ArgumentError(
-            f"{what}: compression must be one of {', '.join(NAMES)}, not {compression!r}"
-        )
-    dtypes = {v.array.dtype for v in seen}
-    if compression != "none":
-        for dtype in dtypes:
-            choose(compression, dtype, op)  # loads what it needs here, not in the engine
-    if len(dtypes) > 1:
-        names = ", ".join(sorted(str(d) for d in dtypes))
-        raise ArgumentError(f"{what}: the arrays of a group must have one dtype, not {names}")
-    if op is ReduceOp.AVERAGE and np.dtype(np.bool_) in dtypes:
-        raise ArgumentError(f"{what}: bool has no average; use op=commrt.Sum, which is logical or")
 
 
 def _call_site() -> str:

@@ -14,6 +14,10 @@ class ReduceOp(enum.Enum):
 
     AVERAGE = "average"
     SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+    ADASUM = "adasum"
 
 
 class Kind(enum.Enum):
@@ -22,7 +26,12 @@ class Kind(enum.Enum):
     ALLREDUCE = "allreduce"
     ALLGATHER = "allgather"
     BROADCAST = "broadcast"
+    ALLTOALL = "alltoall"
+    REDUCESCATTER = "reducescatter"
     BARRIER = "barrier"
+    JOIN = "join"
+    ADD_SET = "add_process_set"
+    REMOVE_SET = "remove_process_set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +69,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What all ranks must agree on for one operation; tensors of one signature have one dtype.
+    """What all ranks must agree on for one operation.
 
-    An allgather's first dimensions may differ, so its specs hold 0 there. `fusable`: may share a
-    bucket with others; what lies in one piece already gains nothing by that.
+    First dimensions of an allgather or alltoall may differ, so their specs hold 0 there.
+    `fusable`: may share a bucket with others; what lies in one piece already gains nothing by
+    that. `subject`: the ranks of a process set to add, or the id of one to remove.
     """
 
     kind: Kind
@@ -74,13 +84,15 @@ class Signature:
     codec: str = "none"
     root: int = -1
     fusable: bool = True
+    subject: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One rank's wish: run `signature` under `name` with the members of process set `set_id`.
 
-    `rows` are the first dimensions of an allgather. `absent` are the positions of tensors that
+    `rows` are the first dimensions of an allgather's tensors, or how many rows of an alltoall go to
+    each member. `absent` are the positions of tensors that
     have no gradient on this rank: they count as zeros. `site` is the caller's file and line.
     """
 
@@ -105,14 +117,17 @@ class Segment:
 class Agreed:
     """One operation that every member has submitted.
 
-    `rows[i][r]` is the first dimension of tensor i on set-local rank r (allgather).
-    `absent` are the positions of tensors that no rank has.
+    `rows[i][r]` is the first dimension of an allgather's tensor i on set-local rank r; `rows[r]`
+    are the rows that an alltoall's set-local rank r sends to each; `rows[0][0]` is the rank that
+    joined last, or the id of a new process set. `absent` are the positions of tensors that no rank
+    has. `joined`: this rank has joined, so neutral elements stand in for what it did not submit.
     """
 
     name: str
     signature: Signature
     rows: tuple[tuple[int, ...], ...] = ()
     absent: tuple[int, ...] = ()
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

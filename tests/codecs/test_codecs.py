@@ -17,6 +17,7 @@ from commrt.testing.conversation import Array, exchange
 from commrt.types import ReduceOp
 
 BFLOAT16 = bfloat16()
+SUM, AVERAGE = ReduceOp.SUM, ReduceOp.AVERAGE
 
 FP16, FP32, FP64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 HALVES = (FP16, BFLOAT16)
@@ -51,7 +52,7 @@ def test_integer_means_are_exact_and_go_toward_zero(
         values = rng.integers(info.min, info.max, 12, dtype, endpoint=True)
         values[:6] = rng.choice(np.array(special, dtype), 6)
         sources.append(values)
-    outs = exchange(DirectIntegerMean(), sources, mean=True)
+    outs = exchange(DirectIntegerMean(), sources, op=AVERAGE)
     assert alike(outs)
     expected = [toward_zero(sum(int(s[i]) for s in sources), size) for i in range(12)]
     assert outs[0].tolist() == expected
@@ -62,13 +63,13 @@ def test_integer_means_are_exact_and_go_toward_zero(
 def test_the_mean_of_equal_integers_is_that_integer(dtype: np.dtype[Any], size: int) -> None:
     info = np.iinfo(dtype)
     values = np.array([1, 0, info.max, info.min, 2, 3, 7], dtype)
-    for out in exchange(DirectIntegerMean(), [values] * size, mean=True):
+    for out in exchange(DirectIntegerMean(), [values] * size, op=AVERAGE):
         assert out.tolist() == values.tolist()
 
 
 def test_negative_integer_means_go_toward_zero() -> None:
     sources = [np.array(v, np.int32) for v in ([-1, -3, -4, 1], [0, 0, 0, 0], [0, -1, -1, 1])]
-    [out, *_] = exchange(DirectIntegerMean(), sources, mean=True)
+    [out, *_] = exchange(DirectIntegerMean(), sources, op=AVERAGE)
     assert out.tolist() == [0, -1, -1, 0]
 
 
@@ -80,17 +81,17 @@ def test_an_average_within_range_never_overflows(
     for size, value in ((2, 40000.0), (8, 10000.0), (64, 60000.0)):
         value = float(np.array(value, wire))
         source = np.full(5, value, dtype or wire)
-        outs = exchange(half(wire), [source] * size, mean=True)
+        outs = exchange(half(wire), [source] * size, op=AVERAGE)
         assert [out.tolist() for out in outs] == [[value] * 5] * size
 
 
 def test_forty_thousand_averaged_over_two_ranks_in_fp16_is_forty_thousand() -> None:
-    out, _ = exchange(half(FP16), [np.full(3, 40000, FP16)] * 2, mean=True)
+    out, _ = exchange(half(FP16), [np.full(3, 40000, FP16)] * 2, op=AVERAGE)
     assert out.tolist() == [40000.0] * 3
 
 
 def test_a_sum_out_of_range_is_infinite_and_other_elements_are_right() -> None:
-    out, _ = exchange(half(FP16), [np.array([40000, 1], FP16)] * 2, mean=False)
+    out, _ = exchange(half(FP16), [np.array([40000, 1], FP16)] * 2, op=SUM)
     assert out.tolist() == [float("inf"), 2.0]
 
 
@@ -109,7 +110,7 @@ def test_halves_are_rounded_twice_whatever_the_number_of_ranks(
 ) -> None:
     rng = np.random.default_rng(seed)
     sources = [rng.uniform(0.5, 2.0, n).astype(dtype or wire) for _ in range(size)]
-    outs = exchange(half(wire), sources, mean)
+    outs = exchange(half(wire), sources, AVERAGE if mean else SUM)
     assert alike(outs)
     exact = np.sum([s.astype(np.float64) for s in sources], axis=0) / (size if mean else 1)
     once = 0.0 if dtype is None else ROUNDING[wire]  # of each input; then of the result
@@ -127,7 +128,7 @@ def test_not_a_number_and_infinity_survive_and_touch_no_other_element(
     sources[rng.integers(size)][5] = np.inf
     sources[rng.integers(size)][7] = -np.inf
     for codec in (half(wire), Plain()):
-        outs = exchange(codec, sources, mean)
+        outs = exchange(codec, sources, AVERAGE if mean else SUM)
         assert alike(outs)
         assert np.isnan(outs[0][3])
         assert outs[0][5] == np.inf
@@ -149,7 +150,7 @@ def test_plain_sums_are_numpys(
 ) -> None:
     rng = np.random.default_rng(seed)
     sources = [rng.normal(size=n) for _ in range(size)]
-    outs = exchange(Plain(), sources, mean, postscale, in_place)
+    outs = exchange(Plain(), sources, AVERAGE if mean else SUM, postscale, in_place)
     assert alike(outs)
     expected = np.sum(sources, axis=0) / (size if mean else 1) * postscale
     np.testing.assert_allclose(outs[0], expected, rtol=1e-12, atol=1e-12)
@@ -161,7 +162,7 @@ def test_integer_sums_wrap_as_numpy_does(dtype: np.dtype[Any], size: int, seed: 
     info = np.iinfo(dtype)
     sources = [rng.integers(info.min, info.max, 8, dtype, endpoint=True) for _ in range(size)]
     codec = choose("none", dtype, ReduceOp.SUM)
-    outs = exchange(codec, sources, mean=False)
+    outs = exchange(codec, sources, op=SUM)
     expected = np.zeros(8, dtype)
     for source in sources:
         expected += source
@@ -170,7 +171,7 @@ def test_integer_sums_wrap_as_numpy_does(dtype: np.dtype[Any], size: int, seed: 
 
 def test_a_sum_of_booleans_is_a_logical_or() -> None:
     sources = [np.array(v, np.bool_) for v in ([0, 0, 1], [0, 1, 1])]
-    out, _ = exchange(choose("none", np.dtype(np.bool_), ReduceOp.SUM), sources, mean=False)
+    out, _ = exchange(choose("none", np.dtype(np.bool_), ReduceOp.SUM), sources, op=SUM)
     assert out.tolist() == [False, True, True]
 
 
@@ -191,7 +192,7 @@ def test_every_codec_gives_all_ranks_the_same_bits(
     codec = choose(name, dtype, ReduceOp.AVERAGE if mean else ReduceOp.SUM)
     rng = np.random.default_rng(seed)
     sources = [rng.integers(0, 9, n).astype(dtype) for _ in range(size)]
-    outs = exchange(codec, sources, mean, in_place=in_place)
+    outs = exchange(codec, sources, AVERAGE if mean else SUM, in_place=in_place)
     assert alike(outs)
     total = np.sum([s.astype(np.float64) for s in sources], axis=0)
     if dtype.kind in "iu":
@@ -207,20 +208,20 @@ def test_every_codec_gives_all_ranks_the_same_bits(
 @pytest.mark.parametrize("postscale", [0.5, 3.0])
 def test_a_postscale_comes_after_the_sum_in_the_wide_dtype(postscale: float) -> None:
     sources = [np.full(4, 40000, FP16)] * 2
-    out, _ = exchange(half(FP16), sources, mean=False, postscale=postscale)
+    out, _ = exchange(half(FP16), sources, op=SUM, postscale=postscale)
     assert out.tolist() == ([40000.0] * 4 if postscale == 0.5 else [float("inf")] * 4)
     ints = [np.full(4, 100, np.int8)] * 2
-    out, _ = exchange(DirectIntegerMean(), ints, mean=True, postscale=0.5)
+    out, _ = exchange(DirectIntegerMean(), ints, op=AVERAGE, postscale=0.5)
     assert out.tolist() == [50] * 4
 
 
 @pytest.mark.parametrize("n", [1 << 19, (1 << 19) + 1])
 def test_ranks_ask_for_the_same_even_where_their_chunks_take_more_slices(n: int) -> None:
     sources = [np.ones(n, FP16)] * 2
-    outs = exchange(half(FP16), sources, mean=True)
+    outs = exchange(half(FP16), sources, op=AVERAGE)
     assert alike(outs)
     assert (outs[0] == 1).all()
-    outs = exchange(DirectIntegerMean(), [np.ones(n, np.int8)] * 2, mean=True)
+    outs = exchange(DirectIntegerMean(), [np.ones(n, np.int8)] * 2, op=AVERAGE)
     assert (outs[0] == 1).all()
 
 
@@ -230,7 +231,7 @@ def test_a_compression_acts_on_wider_floats_only() -> None:
     assert isinstance(choose("fp16", FP32, average), DirectFloat)
     assert isinstance(choose("fp16", np.dtype(np.int32), average), DirectIntegerMean)
     assert isinstance(choose("fp16", np.dtype(np.int32), ReduceOp.SUM), Plain)
-    out, _ = exchange(choose("fp16", BFLOAT16, average), [np.full(2, 1e30, BFLOAT16)] * 2, True)
+    out, _ = exchange(choose("fp16", BFLOAT16, average), [np.full(2, 1e30, BFLOAT16)] * 2, AVERAGE)
     assert np.isfinite(out.astype(FP32)).all()
 
 

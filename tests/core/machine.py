@@ -80,8 +80,9 @@ class Rank:
                 other = self.values[receive.add]
             result = arrived + other if receive.arrived_first else other + arrived
         if receive.final:
-            self.out[receive.lo : receive.hi] = result
-            result = self.out[receive.lo : receive.hi]
+            origin = self.program.origin
+            self.out[receive.lo - origin : receive.hi - origin] = result
+            result = self.out[receive.lo - origin : receive.hi - origin]
         self.values[index] = result
 
     def done(self) -> bool:

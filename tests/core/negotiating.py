@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from commrt.testing.network import Network
@@ -16,12 +18,18 @@ def ask(name: str, signature: Signature = FLOATS, set_id: int = 0, **more: objec
     return Request(set_id, name, True, signature, site="train.py:7", **more)  # type: ignore[arg-type]
 
 
-def check_order(network: Network) -> None:
-    """Ranks run the buckets they share, which are the same, in one order."""
+def check_order(network: Network, joined: bool = False) -> None:
+    """Ranks run the buckets they share, which are the same, in one order.
+
+    `joined`: but for who had joined.
+    """
     by_number: dict[int, Bucket] = {}
     for rank, state in enumerate(network.ranks):
         numbers = [bucket.number for bucket in state.buckets]
         assert numbers == sorted(set(numbers))
         for bucket in state.buckets:
             assert rank in network.settings.sets[bucket.set_id].ranks
+            if joined:
+                alike = tuple(replace(o, joined=False) for o in bucket.operations)
+                bucket = replace(bucket, operations=alike)
             assert by_number.setdefault(bucket.number, bucket) == bucket

@@ -13,14 +13,15 @@ from commrt.types import Agreed, Kind, ReduceOp, Request, Signature, TensorSpec
 FLOATS = Signature(Kind.ALLREDUCE, (TensorSpec("float32", (2, 3)),))
 
 
-def ask(signature: Signature, rank: int) -> Request:
+def ask(signature: Signature, rank: int, size: int = 2) -> Request:
     rows = (rank,) * len(signature.tensors) if signature.kind is Kind.ALLGATHER else ()
+    rows = (rank,) * size if signature.kind is Kind.ALLTOALL else rows
     return Request(0, "x", True, signature, rows, site=f"train.py:{rank}")
 
 
 @given(signatures(), st.sets(st.integers(0, 20), min_size=1, max_size=5))
 def test_equal_signatures_agree(signature: Signature, ranks: set[int]) -> None:
-    agreed = agree({r: ask(signature, r) for r in ranks}, sorted(ranks))
+    agreed = agree({r: ask(signature, r, len(ranks)) for r in ranks}, sorted(ranks))
     assert isinstance(agreed, Agreed)
     assert (agreed.name, agreed.signature, agreed.absent) == ("x", signature, ())
 
@@ -54,6 +55,7 @@ def test_a_difference_names_its_facet_and_no_other(facet: str) -> None:
         "codec": "the compression",
         "root": "the root rank",
         "fusable": "whether it may be fused",
+        "subject": "the process set",
     }
     text = agree({0: ask(FLOATS, 0), 1: ask(altered(FLOATS, facet), 1)}, (0, 1))
     assert isinstance(text, str)

@@ -215,3 +215,38 @@ def test_without_its_guards_the_machine_sees_input_overwritten_before_it_is_sent
         Machine(programs, sources, sources).run(random.Random(seed))
         wrong += any((source != 1).any() for source in sources)
     assert wrong
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=9),
+    st.integers(1, 12),
+    st.integers(0, 9),
+    SEEDS,
+)
+def test_a_reduce_scatter_leaves_each_rank_its_own_chunk_of_every_rank_once(
+    counts: list[int], segment: int, lag: int, seed: int
+) -> None:
+    size, n = len(counts), sum(counts)
+    sources = origins(size, n)
+    before = [source.copy() for source in sources]
+    outs = [np.full((count, size), -1) for count in counts]
+    programs = [
+        algorithms.ring_reduce_scatter(rank, size, counts, segment, lag) for rank in range(size)
+    ]
+    run(programs, sources, outs, seed)
+    for out in outs:
+        np.testing.assert_array_equal(out, np.ones_like(out))
+    np.testing.assert_array_equal(sources, before)
+
+
+@pytest.mark.parametrize("absent", range(4))
+def test_a_reduce_scatter_without_one_member_writes_nothing(absent: int) -> None:
+    counts = [5, 3, 0, 7]
+    programs = [
+        algorithms.ring_reduce_scatter(r, 4, counts, 2) if r != absent else Program((), ())
+        for r in range(4)
+    ]
+    outs = [np.full((count, 4), -1) for count in counts]
+    Machine(programs, origins(4, 15), outs).run(random.Random(absent))
+    assert all((out == -1).all() for out in outs)

@@ -45,7 +45,11 @@ def inputs(n: int, shape: tuple[int, ...], dtype: str) -> list[Array]:
 
 
 def total(arrays: list[Array]) -> Array:
-    return np.asarray(sum(a.astype(np.float64) for a in arrays))
+    return np.asarray(sum(widened(a) for a in arrays))
+
+
+def widened(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -68,7 +72,7 @@ def check_sum(world: LocalWorld, given: list[Array]) -> None:
     if given[0].dtype == np.bool_:
         np.testing.assert_array_equal(found[0], expected > 0)
     else:
-        np.testing.assert_array_equal(found[0].astype(np.float64), expected)
+        np.testing.assert_array_equal(widened(found[0]), expected)
     for a, b in zip(given, before, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -81,7 +85,7 @@ def check_average(world: LocalWorld, given: list[Array]) -> None:
         np.testing.assert_array_equal(found[0].astype(np.float64), np.trunc(mean))
     else:
         eps = 2.0**-8 if given[0].dtype == BFLOAT16 else float(np.finfo(given[0].dtype).eps)
-        np.testing.assert_allclose(found[0].astype(np.float64), mean, rtol=2 * eps)
+        np.testing.assert_allclose(widened(found[0]), mean, rtol=2 * eps)
 
 
 VIEWS: dict[str, Callable[[Array], Array]] = {

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commrt.kernels import numpy_ as kernels
 from commrt.kernels.numpy_ import bfloat16
+from commrt.types import ReduceOp
 
 BFLOAT16 = bfloat16()
 
@@ -79,7 +80,7 @@ def test_a_cast_rounds_to_nearest_even_and_overflows_quietly() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_sum_is_taken_in_the_total_s_dtype(dtype: np.dtype[Any]) -> None:
     total = np.array([2.0**20, np.inf, 1.0], np.float32)
-    kernels.add_cast(total, np.array([1, -np.inf, np.nan], dtype))
+    kernels.fold_cast(ReduceOp.SUM, total, np.array([1, -np.inf, np.nan], dtype))
     assert total[0] == 2.0**20 + 1
     assert np.isnan(total[1:]).all()
 

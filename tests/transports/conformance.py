@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.kernels.numpy_ import dtype_of
-from commrt.transports.base import Channel, Members, Transport, Work
+from commrt.transports.base import Channel, Members, Reduction, Transport, Work
 
 Array = npt.NDArray[Any]
 
@@ -120,9 +120,8 @@ def allreduce(
     dtype, n = dtype_of(rng.choice(DTYPES)), rng.choice(LENGTHS)
     in_place = rng.random() < 0.5 if in_place is None else in_place
     inputs = [values(draw, n, dtype) for _ in members]
-    total = inputs[0].copy()
-    for part in inputs[1:]:
-        total = total + part
+    fold = rng.choice((np.add, np.minimum, np.maximum))
+    total = folded(fold, inputs)
     mine = dict(zip(members, inputs, strict=True))
     sources = {r: mine[r].copy() for r in local(party, members)}
     outs = sources if in_place else {r: values(draw, n, dtype) for r in sources}
@@ -131,9 +130,41 @@ def allreduce(
 
     def start(rank: int, place: Members) -> Work:
         transport = party.transports[rank]
-        return transport.allreduce(place, channel, sources[rank], outs[rank], finish)
+        return transport.allreduce(
+            place, channel, sources[rank], outs[rank], Reduction(fold, finish)
+        )
 
     return Operation(members, sources, outs, dict.fromkeys(members, total), start)
+
+
+def reduce_scatter(
+    party: Party, numbers: Numbers, rng: random.Random, members: Sequence[int] | None = None
+) -> Operation:
+    draw = np.random.default_rng(rng.randrange(1 << 32))
+    members = members or some_members(party, rng)
+    dtype = dtype_of(rng.choice(DTYPES))
+    counts = [rng.choice((0, 1, 2, 9, 40, 300)) for _ in members]
+    inputs = [values(draw, sum(counts), dtype) for _ in members]
+    fold = rng.choice((np.add, np.minimum, np.maximum))
+    parts = np.split(folded(fold, inputs), np.cumsum(counts)[:-1])
+    sources = {r: inputs[members.index(r)].copy() for r in local(party, members)}
+    outs = {r: values(draw, counts[members.index(r)], dtype) for r in sources}
+    channel = numbers.channel()
+
+    def start(rank: int, place: Members) -> Work:
+        transport = party.transports[rank]
+        return transport.reduce_scatter(
+            place, channel, sources[rank], outs[rank], counts, Reduction(fold)
+        )
+
+    return Operation(members, sources, outs, dict(zip(members, parts, strict=True)), start)
+
+
+def folded(fold: Callable[..., Array], inputs: Sequence[Array]) -> Array:
+    total = inputs[0].copy()
+    for part in inputs[1:]:
+        total = fold(total, part)
+    return total
 
 
 def allgather(party: Party, numbers: Numbers, rng: random.Random) -> Operation:
@@ -189,7 +220,7 @@ def broadcast(party: Party, numbers: Numbers, rng: random.Random) -> Operation:
     return Operation(members, sources, outs, dict.fromkeys(members, inputs[root]), start)
 
 
-KINDS = (allreduce, allgather, alltoallv, broadcast)
+KINDS = (allreduce, reduce_scatter, allgather, alltoallv, broadcast)
 
 
 def some_members(party: Party, rng: random.Random) -> list[int]:
@@ -248,7 +279,7 @@ def check_floats_have_the_same_bits_on_all_ranks(party: Party, seed: int) -> Non
         sources,
         dict.fromkeys(members, total),
         lambda rank, place: party.transports[rank].allreduce(
-            place, channel, sources[rank], sources[rank]
+            place, channel, sources[rank], sources[rank], Reduction(np.add)
         ),
     )
     drive(party, [operation], order_of(party, seed))
@@ -271,7 +302,7 @@ def check_finish_is_applied_once_to_each_element(party: Party, seed: int) -> Non
         sources,
         dict.fromkeys(members, np.full(n, total * 10 + 1)),
         lambda rank, place: party.transports[rank].allreduce(
-            place, channel, sources[rank], sources[rank], finish
+            place, channel, sources[rank], sources[rank], Reduction(np.add, finish)
         ),
     )
     drive(party, [operation], order_of(party, seed))
@@ -286,7 +317,8 @@ def check_no_byte_is_written_before_every_member_has_begun(party: Party, seed: i
     rng, numbers = random.Random(seed), Numbers(seed % 1000)
     if party.size == 1:
         return
-    operation = allreduce(party, numbers, rng, members=range(party.size))
+    kind = rng.choice((allreduce, reduce_scatter))
+    operation = kind(party, numbers, rng, members=range(party.size))
     late = rng.randrange(party.size)
     held = [
         {r: a.tobytes() for r, a in arrays.items()}
@@ -296,9 +328,10 @@ def check_no_byte_is_written_before_every_member_has_begun(party: Party, seed: i
     entering = [r for r in operation.sources if r != late]
     for rank in operation.sources:
         operation.begin(rank)
-    empty = not next(iter(operation.expected.values())).size
+    # A rank that gets no rows is done once it has sent its own.
+    may_end = kind is reduce_scatter or not next(iter(operation.expected.values())).size
     for _ in range(order.randint(0, 400) if entering else 0):
-        assert not operation.works[order.choice(entering)].progress() or empty
+        assert not operation.works[order.choice(entering)].progress() or may_end
     for arrays, before in zip((operation.sources, operation.outs), held, strict=True):
         assert {r: a.tobytes() for r, a in arrays.items()} == before
     party.share({})

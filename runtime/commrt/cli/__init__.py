@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from commrt.cli import bench
+from commrt.cli import bench, doctor
 from commrt.version import __version__
 
 
@@ -17,7 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"commrt {__version__}")
-    bench.add_parser(parser.add_subparsers(title="commands", metavar="COMMAND"))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    bench.add_parser(commands)
+    doctor.add_parser(commands)
     values = vars(parser.parse_args(argv))
     start = values.pop("start", None)
     if start is None:

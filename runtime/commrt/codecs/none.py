@@ -1,4 +1,4 @@
-"""Sum as it is: for dtypes whose sums are exact enough in themselves."""
+"""Reduce as it is: for dtypes whose results are exact enough in themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from commrt.codecs.base import Conversation, Exchange, Flat, Reduce
+from commrt.codecs.base import Conversation, Exchange, Flat, Reduce, ReduceScatter
 from commrt.kernels import numpy_ as kernels
 
 
@@ -23,7 +23,11 @@ class Plain:
                 kernels.scale(part, job.scale)
 
         plain = (not job.mean or job.size == 1) and job.scale == 1.0
-        yield Reduce(job.source, job.out, None if plain else finish)
+        fold, last = kernels.fold(job.op), None if plain else finish
+        if job.counts is None:
+            yield Reduce(job.source, job.out, fold, last)
+        else:
+            yield ReduceScatter(job.source, job.out, job.counts, fold, last)
 
     def wire_nbytes(self, n: int, dtype: np.dtype[Any], size: int) -> int:
         """Reduce-scatter and allgather."""

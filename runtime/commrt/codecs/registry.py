@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from commrt.codecs.adasum import Adasum
 from commrt.codecs.base import Codec
 from commrt.codecs.direct import DirectFloat, DirectIntegerMean
 from commrt.codecs.none import Plain
@@ -21,11 +22,13 @@ NAMES = ("none", *_WIRES)
 
 def choose(name: str, dtype: np.dtype[Any], op: ReduceOp) -> Codec:
     """Return the codec for a dtype; `name` acts on floats wider than its wire dtype only."""
-    if is_float(dtype):
-        if dtype.itemsize == 2:
-            return DirectFloat(dtype, _FP32)
-        wire = _WIRES.get(name)
-        return Plain() if wire is None else DirectFloat(dtype_of(wire), _FP32)
-    if op is ReduceOp.AVERAGE and dtype != np.bool_:
-        return DirectIntegerMean()
-    return Plain()
+    if not is_float(dtype):
+        exact = op is ReduceOp.AVERAGE and dtype.kind in "iu"
+        return DirectIntegerMean() if exact else Plain()
+    coded = name in _WIRES and dtype.itemsize > 2
+    wire = dtype_of(_WIRES[name]) if coded else dtype
+    if op is ReduceOp.ADASUM:
+        return Adasum(wire)
+    # The lesser of two halves is one of them: nothing is rounded that a wider sum would save.
+    picks = op in (ReduceOp.MIN, ReduceOp.MAX) and not coded
+    return DirectFloat(wire, _FP32) if wire.itemsize == 2 and not picks else Plain()

@@ -8,7 +8,10 @@ from commrt.types import Agreed, Kind, Request, Signature, TensorSpec
 
 
 def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str:
-    """Merge one request of each of `ranks` (the set's, in order) or say where they differ."""
+    """Merge the requests of `ranks`, in the set's order, or say where they differ.
+
+    Only a reduction may lack members of the set: those that have joined.
+    """
     first = requests[ranks[0]]
     if any(requests[r].signature != first.signature for r in ranks):
         return _difference(requests, ranks)
@@ -17,6 +20,10 @@ def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str
         if any(len(requests[r].rows) != len(first.signature.tensors) for r in ranks):
             return f"allgather {first.name!r}: a rank did not give one first dimension per tensor"
         rows = tuple(zip(*(requests[r].rows for r in ranks), strict=True))
+    if first.signature.kind is Kind.ALLTOALL:
+        if any(len(requests[r].rows) != len(ranks) for r in ranks):
+            return f"alltoall {first.name!r}: a rank did not give one number of rows per member"
+        rows = tuple(requests[r].rows for r in ranks)
     absent: tuple[int, ...] = ()
     if all(requests[r].absent for r in ranks):
         everywhere = set(first.absent).intersection(*(requests[r].absent for r in ranks))
@@ -90,4 +97,5 @@ _FACETS = (
     ("the compression", lambda s: s.codec),
     ("the root rank", lambda s: str(s.root)),
     ("whether it may be fused", lambda s: str(s.fusable)),
+    ("the process set", lambda s: str(list(s.subject))),
 )

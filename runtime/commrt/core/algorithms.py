@@ -1,7 +1,7 @@
 """Collectives as programs: for each rank a list of sends and receives, in order.
 
 A program never lets a byte of the output be written before data of every member has arrived
-(allreduce), so that a member which never runs its program has cost the others nothing.
+(reductions), so that a member which never runs its program has cost the others nothing.
 Peers and ranks are positions in the process set. Pure.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from commrt.core.chunks import chunk_bounds, cut
 
@@ -58,12 +59,14 @@ class Copy:
 class Program:
     """One rank's part. Sends go out and receives are taken in, each in their own order.
 
-    `users`: how many sends and receives use each receive's partial result.
+    The output begins with element `origin` of the numbering that receives use. `users`: how many
+    sends and receives use each receive's partial result.
     """
 
     sends: tuple[Send, ...]
     receives: tuple[Receive, ...]
     copies: tuple[Copy, ...] = ()
+    origin: int = 0
     users: Mapping[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,13 +83,28 @@ def ring_allreduce(rank: int, size: int, n: int, segment: int, lag: int = 4) -> 
     later steps start `lag` segments behind: they are sent on while they are in cache.
     Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters".
     """
+    return _ring(rank, chunk_bounds(n, size), 2 * size - 2, segment, lag)
+
+
+def ring_reduce_scatter(
+    rank: int, size: int, counts: Sequence[int], segment: int, lag: int = 4
+) -> Program:
+    """Do the first half of `ring_allreduce` with chunks of `counts[r]` elements; keep our own."""
+    chunks = list(pairwise(_offsets(counts)))
+    return replace(_ring(rank, chunks, size - 1, segment, lag), origin=chunks[rank][0])
+
+
+def _ring(
+    rank: int, chunks: Sequence[tuple[int, int]], steps: int, segment: int, lag: int
+) -> Program:
+    """Pass chunks to the right; the first size - 1 steps add this rank's part to what passes."""
+    size = len(chunks)
     if size == 1:
-        return Program((), (), (Copy(0, n, 0),))
-    chunks = chunk_bounds(n, size)
-    pieces = [_equal_pieces(lo, hi, chunks[0], segment) for lo, hi in chunks]
+        return Program((), (), (Copy(*chunks[0], 0),))
+    longest = max(hi - lo for lo, hi in chunks)
+    pieces = [_equal_pieces(lo, hi, longest, segment) for lo, hi in chunks]
     count = len(pieces[0])
     right, left = (rank + 1) % size, (rank - 1) % size
-    steps = 2 * size - 2
     order = sorted((g + s * lag, s, g) for s in range(steps) for g in range(count))
     sends: list[Send] = []
     receives: list[Receive] = []
@@ -214,11 +232,9 @@ def _binomial(place: int, size: int) -> tuple[int | None, list[int]]:
     return parent, children
 
 
-def _equal_pieces(
-    lo: int, hi: int, longest: tuple[int, int], segment: int
-) -> list[tuple[int, int]]:
+def _equal_pieces(lo: int, hi: int, longest: int, segment: int) -> list[tuple[int, int]]:
     """Cut a chunk into as many pieces as the longest chunk needs: step s has them all in common."""
-    count = max(1, -(-(longest[1] - longest[0]) // segment))
+    count = max(1, -(-longest // segment))
     return [(lo + a, lo + b) for a, b in chunk_bounds(hi - lo, count)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from commrt.core import fusion
 from commrt.core.actions import Action, SendControl
@@ -11,6 +11,7 @@ from commrt.core.agreement import agree
 from commrt.core.dooms import Dooms
 from commrt.core.goodbye import Goodbye
 from commrt.core.ids import CAPACITY, IdTable, Key
+from commrt.core.ledger import Ledger, Pending
 from commrt.core.stall import StallWatch
 from commrt.core.wire import (
     Failed,
@@ -27,15 +28,7 @@ from commrt.core.wire import (
     Stalled,
     bits_to_ids,
 )
-from commrt.types import Agreed, ProcessSetSpec, Request
-
-
-@dataclass(slots=True)
-class Pending:
-    """An operation that some members of its set have submitted."""
-
-    requests: dict[int, Request] = field(default_factory=dict)
-    by_name: bool = False
+from commrt.types import Agreed, Kind, ProcessSetSpec, Request
 
 
 class Coordinator:
@@ -52,10 +45,9 @@ class Coordinator:
         stalls: StallWatch,
         capacity: int = CAPACITY,
     ) -> None:
-        self._sets = dict(sets)
+        self._ledger = Ledger(sets, stalls)
         self._limit = limit
         self._ids = IdTable(capacity)
-        self._pending: dict[Key, Pending] = {}
         self._dooms = Dooms()
         self._stalls = stalls
         self._goodbye = Goodbye(size)
@@ -88,11 +80,11 @@ class Coordinator:
         actions: list[Action] = []
         late = self._stalls.late(now)
         if late:
-            text = self._stalls.text(late, self._missing, now)
-            waiting = {r for key in late for r in self._pending[key].requests}
+            text = self._stalls.text(late, self._ledger.missing, now)
+            waiting = {r for key in late for r in self._ledger.submitters(key)}
             actions += [SendControl(r, Stalled(text)) for r in sorted(waiting)]
         for key in self._stalls.expired(now):
-            text = self._stalls.text([key], self._missing, now)
+            text = self._stalls.text([key], self._ledger.missing, now)
             actions += self._fail(key, "StallError", text, set())
         return actions + self._farewells() if actions else []
 
@@ -135,19 +127,15 @@ class Coordinator:
             if refusal is not None:
                 actions.append(refusal)
                 continue
-            pending = self._pending.get(key)
-            if pending is None:
-                pending = self._pending[key] = Pending()
-                self._stalls.begin(key, now)
-            pending.requests[rank] = request
-            pending.by_name |= by_name
-            if len(pending.requests) == len(self._sets[request.set_id].ranks):
-                complete.append(key)
+            complete += self._ledger.enter(rank, request, by_name, now)
+            if request.signature.kind is Kind.JOIN:
+                for refused, text in self._ledger.refused():
+                    actions += self._end(refused, "MismatchError", text)
         if unknown:
             self._goodbye.ask_again(rank)
             actions.append(SendControl(rank, Forgotten(tuple(unknown))))
         if complete:
-            actions += self._schedule(complete)
+            actions += self._schedule(list(dict.fromkeys(complete)))
         leaving = self._goodbye.answered(rank) if message.again else None
         return actions if leaving is None else actions + self._leave(rank, leaving)
 
@@ -155,43 +143,73 @@ class Coordinator:
         doomed = self._dooms.take(key, rank)
         if doomed is not None:
             return SendControl(rank, Failed(*key, doomed.error, doomed.text))
-        members = self._sets.get(request.set_id)
-        if members is None or rank not in members.ranks:
+        members = self._ledger.members(request.set_id)
+        if rank not in members:
             text = f"rank {rank} is not in process set {request.set_id}"
             return SendControl(rank, Failed(*key, "ArgumentError", text))
-        submitted = self._pending[key].requests if key in self._pending else {}
-        left = self._goodbye.left_among(r for r in members.ranks if r not in submitted)
+        submitted = self._ledger.submitters(key)
+        missing = [r for r in members if r not in submitted]
+        left = self._goodbye.left_among(missing)
         if left:
             text = f"{request.signature.kind.value} {request.name!r} needs {left}"
             return SendControl(rank, Failed(*key, "ShutdownError", text))
+        joined = self._ledger.joining.refusal(request, missing)
+        if joined is not None:
+            return SendControl(rank, Failed(*key, "MismatchError", joined))
         return None
 
     def _schedule(self, complete: Sequence[Key]) -> list[Action]:
         actions: list[Action] = []
         ready: list[tuple[int, Agreed]] = []
-        items: dict[Key, Item] = {}
+        items: dict[Key, dict[int, Item]] = {}
         for key in complete:
-            pending = self._pending.pop(key)
-            self._stalls.end(key)
-            ranks = self._sets[key[0]].ranks
-            agreed = agree(pending.requests, ranks)
+            last = self._ledger.joining.last() if self._ledger.kind(key) is Kind.JOIN else -1
+            pending = self._ledger.take(key)
+            ranks = self._ledger.members(key[0])
+            agreed = agree(pending.requests, [r for r in ranks if r in pending.requests])
             if isinstance(agreed, str):
                 failed = Failed(*key, "MismatchError", agreed)
-                actions += [SendControl(r, failed) for r in ranks]
+                actions += [SendControl(r, failed) for r in pending.requests]
                 continue
+            agreed, orphaned = self._settle(agreed, last)
+            actions += orphaned
             ready.append((key[0], agreed))
-            items[key] = self._item(pending, pending.requests[ranks[0]], agreed)
+            items[key] = self._items(pending, ranks, agreed)
         buckets: dict[int, list[Scheduled]] = {}
         for set_id, operations in fusion.plan(ready, self._limit):
-            found = tuple(items[set_id, operation.name] for operation in operations)
-            scheduled = Scheduled(self._numbers, set_id, found)
+            for rank in self._ledger.members(set_id):
+                found = tuple(items[set_id, operation.name][rank] for operation in operations)
+                buckets.setdefault(rank, []).append(Scheduled(self._numbers, set_id, found))
             self._numbers += 1
-            for rank in self._sets[set_id].ranks:
-                buckets.setdefault(rank, []).append(scheduled)
         # Our own copy last: peers get theirs while we are still busy with ours.
         for rank in sorted(buckets, reverse=True):
             actions.append(SendControl(rank, Schedule(tuple(buckets[rank]))))
         return actions + self._farewells()
+
+    def _settle(self, agreed: Agreed, last: int) -> tuple[Agreed, list[Action]]:
+        """Do here what an operation on the job itself asks for; its result travels as rows."""
+        match agreed.signature.kind:
+            case Kind.JOIN:
+                return replace(agreed, rows=((last,),)), []
+            case Kind.ADD_SET:
+                return replace(
+                    agreed, rows=((self._ledger.add_set(agreed.signature.subject),),)
+                ), []
+            case Kind.REMOVE_SET:
+                set_id = agreed.signature.subject[0]
+                orphaned: list[Action] = []
+                for key, waiting in self._ledger.remove_set(set_id):
+                    failed = Failed(*key, "ArgumentError", f"process set {set_id} was removed")
+                    orphaned += [SendControl(r, failed) for r in waiting]
+                self._dooms.forget(set_id)
+                return agreed, orphaned
+        return agreed, []
+
+    def _items(self, pending: Pending, ranks: Sequence[int], agreed: Agreed) -> dict[int, Item]:
+        """Return what each rank is told of an operation; those that have joined are told all."""
+        item = self._item(pending, next(iter(pending.requests.values())), agreed)
+        told = Item(-1, agreed.name, agreed.rows, agreed.absent, agreed.signature)
+        return {r: item if r in pending.requests else told for r in ranks}
 
     def _item(self, pending: Pending, request: Request, agreed: Agreed) -> Item:
         if not request.named:
@@ -205,42 +223,33 @@ class Coordinator:
 
     def _fail(self, key: Key, error: str, text: str, done: set[int]) -> list[Action]:
         """Fail an operation on every member; those not in `done` fail when they submit it."""
-        pending = self._pending.pop(key, None)
-        self._stalls.end(key)
-        members = self._sets.get(key[0])
-        if members is None:
-            return []
-        submitted = set(pending.requests) if pending else set()
-        self._dooms.add(key, error, text, set(members.ranks) - submitted - done)
+        late = set(self._ledger.members(key[0])) - self._ledger.submitters(key) - done
+        self._dooms.add(key, error, text, late)
+        return self._end(key, error, text)
+
+    def _end(self, key: Key, error: str, text: str, without: int = -1) -> list[Action]:
+        """Fail an operation on the ranks that have submitted it."""
+        waiting = self._ledger.submitters(key)
+        if waiting:
+            self._ledger.take(key)
         failed = Failed(*key, error, text)
-        return [SendControl(r, failed) for r in sorted(submitted)]
+        return [SendControl(r, failed) for r in sorted(waiting) if r != without]
 
     def _abandon_without(self, rank: int, text: str) -> list[Action]:
         """Fail what waits for a rank that submits nothing more."""
         actions: list[Action] = []
-        for key in [k for k in self._pending if rank in self._missing(k)]:
-            submitted = self._pending.pop(key).requests
-            self._stalls.end(key)
-            kind = next(iter(submitted.values())).signature.kind.value
-            failed = Failed(*key, "ShutdownError", f"{kind} {key[1]!r} needs {text}")
-            actions += [SendControl(r, failed) for r in submitted]
+        for key in self._ledger.waiting_for(rank):
+            kind = self._ledger.kind(key).value
+            actions += self._end(key, "ShutdownError", f"{kind} {key[1]!r} needs {text}")
         return actions
 
     def _withdraw(self, rank: int) -> list[Action]:
         """Forget what a rank submitted and no longer waits for."""
         actions: list[Action] = []
         text = self._goodbye.left_among([rank])
-        for key in [k for k, p in self._pending.items() if rank in p.requests]:
-            others = set(self._pending.pop(key).requests) - {rank}
-            self._stalls.end(key)
-            failed = Failed(*key, "ShutdownError", f"{key[1]!r} needs {text}")
-            actions += [SendControl(r, failed) for r in sorted(others)]
+        for key in self._ledger.submitted_by(rank):
+            actions += self._end(key, "ShutdownError", f"{key[1]!r} needs {text}", without=rank)
         return actions
 
-    def _missing(self, key: Key) -> list[int]:
-        submitted = self._pending[key].requests
-        return [r for r in self._sets[key[0]].ranks if r not in submitted]
-
     def _farewells(self) -> list[Action]:
-        busy = {r for pending in self._pending.values() for r in pending.requests}
-        return self._goodbye.farewells(busy)
+        return self._goodbye.farewells(self._ledger.busy())

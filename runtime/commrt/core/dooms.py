@@ -41,3 +41,8 @@ class Dooms:
             if not dooms:
                 del self._by_key[key]
         return found
+
+    def forget(self, set_id: int) -> None:
+        """Drop the failures of a process set that is no more."""
+        for key in [key for key in self._by_key if key[0] == set_id]:
+            del self._by_key[key]

@@ -21,6 +21,8 @@ _ITEM_BYTES = {
     "int64": 8,
     "uint64": 8,
     "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
 }
 
 Group = tuple[int, list[Agreed]]
@@ -35,7 +37,7 @@ def nbytes(signature: Signature) -> int:
 def plan(ready: Iterable[tuple[int, Agreed]], limit: int) -> list[Group]:
     """Group ready operations into buckets of at most `limit` bytes, in order of readiness.
 
-    Only fusable allreduces of one set, dtype, op, scales and codec share a bucket; it takes later
+    Only fusable allreduces of one set, dtypes, op, scales and codec share a bucket; it takes later
     ones past others in between. An operation larger than the limit goes alone. Pure.
     """
     groups: list[Group] = []
@@ -47,7 +49,7 @@ def plan(ready: Iterable[tuple[int, Agreed]], limit: int) -> list[Group]:
             continue
         key = (
             set_id,
-            signature.tensors[0].dtype,
+            tuple(sorted({t.dtype for t in signature.tensors})),
             signature.op,
             signature.prescale,
             signature.postscale,

@@ -27,7 +27,7 @@ from commrt.core.wire import (
 )
 from commrt.core.wire import Stop as StopMessage
 from commrt.errors import CommError, PeerLostError
-from commrt.types import Agreed, Bucket, Request
+from commrt.types import Agreed, Bucket, Kind, Request
 
 COORDINATOR = 0
 """World rank whose engine coordinates."""
@@ -132,16 +132,20 @@ class Member:
         return float("inf") if self._warned_at == float("inf") else since + 1.5 * self._stall_warn
 
     def _oldest(self) -> float | None:
-        if self._rank == COORDINATOR or not self._open:
+        since = None
+        if self._rank != COORDINATOR:  # a join may take as long as the others have data
+            since = next((t for r, t, _ in self._open.values() if not _joins(r)), None)
+        if since is None:
             self._warned_at = 0.0
-            return None
-        return next(iter(self._open.values()))[1]
+        return since
 
     def _bucket(self, scheduled: Scheduled) -> Bucket:
         agreed = tuple(self._agreed(scheduled.set_id, item) for item in scheduled.items)
         return Bucket(scheduled.number, scheduled.set_id, agreed)
 
     def _agreed(self, set_id: int, item: Item) -> Agreed:
+        if item.signature is not None:
+            return Agreed(item.name, item.signature, item.rows, item.absent, joined=True)
         key = (set_id, item.name) if item.name else self._open_ids[item.id]
         request = self._close(key)
         assert request is not None
@@ -164,6 +168,10 @@ class Member:
 
     def _tell(self, message: Message) -> SendControl:
         return SendControl(COORDINATOR, message)
+
+
+def _joins(request: Request) -> bool:
+    return request.signature.kind is Kind.JOIN
 
 
 def make_error(name: str, text: str) -> CommError:

@@ -22,11 +22,11 @@ def busbw_factor(kind: Kind, size: int) -> float:
     match kind:
         case Kind.ALLREDUCE:
             return 2 * (size - 1) / size
-        case Kind.ALLGATHER:
+        case Kind.ALLGATHER | Kind.ALLTOALL | Kind.REDUCESCATTER:
             return (size - 1) / size
         case Kind.BROADCAST:
             return 1.0
-        case Kind.BARRIER:
+        case _:
             return 0.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from commrt.types import Request
+from commrt.types import Request, Signature
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
@@ -48,12 +48,16 @@ class Leaving(msgspec.Struct, tag="leaving", array_like=True, frozen=True):
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
-    """One operation of a scheduled bucket: by name when the id is new or there is none (-1)."""
+    """One operation of a scheduled bucket: by name when the id is new or there is none (-1).
+
+    `signature`: for a rank that has joined and so has not submitted it.
+    """
 
     id: int
     name: str = ""
     rows: tuple[tuple[int, ...], ...] = ()
     absent: tuple[int, ...] = ()
+    signature: Signature | None = None
 
 
 class Scheduled(msgspec.Struct, array_like=True, frozen=True):

@@ -23,7 +23,7 @@ from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
 from commrt.engine.departure import Departure
-from commrt.engine.executor import Executor
+from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.parts import Parts
@@ -143,8 +143,8 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
     coordinator = None
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
-        coordinator = Coordinator(here.size, sets, config.bucket, stalls)
-    executor = Executor(place.transport, members, place.generation, order.clock)
+        coordinator = Coordinator(here.size, sets, config.bucket, stalls, config.cache_capacity)
+    executor = Executor(place.transport, Sets(here.rank, members), place.generation, order.clock)
     heart = Heart()
     heart.describe = executor.current
     return Parts(
@@ -152,7 +152,7 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
         generation=place.generation,
         link=place.link,
         launcher=place.launcher,
-        member=Member(here.rank, here.hosts, config.stall_warn),
+        member=Member(here.rank, here.hosts, config.stall_warn, config.cache_capacity),
         coordinator=coordinator,
         queue=TensorQueue(place.link.wake, order.clock),
         executor=executor,

@@ -15,13 +15,16 @@ from commrt.control.base import PeerGone, Received
 from commrt.core import wire
 from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
 from commrt.core.member import COORDINATOR
-from commrt.engine.executor import Running, outcome
 from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
+from commrt.engine.running import Running, outcome
+from commrt.engine.stand_in import stand_in
+from commrt.engine.submission import Submission
 from commrt.engine.transfers import TransferWatch
 from commrt.errors import CommError, EngineError, PeerLostError, ShutdownError, StallError
 from commrt.observe.trace import BucketRecord
+from commrt.types import Bucket
 
 log = logging.getLogger("commrt.engine")
 
@@ -155,10 +158,9 @@ class Cycle:
                     else:
                         parts.link.send(rank, wire.encode(parts.generation, 0, message))
                 case Execute(bucket=bucket):
-                    keys = [(bucket.set_id, operation.name) for operation in bucket.operations]
                     if not parts.executor.busy():
                         self._pace.begin(now)
-                    parts.executor.start(bucket, [parts.queue.find(key) for key in keys], now)
+                    parts.executor.start(bucket, self._submissions(bucket), now)
                 case Fail(set_id=set_id, name=name, error=error):
                     parts.queue.fail((set_id, name), error)
                 case Warn(text=text):
@@ -169,6 +171,15 @@ class Cycle:
                     parts.departure.started()
                 case Stop() as stop:
                     self._end = stop
+
+    def _submissions(self, bucket: Bucket) -> list[Submission]:
+        parts = self._parts
+        return [
+            stand_in(bucket.set_id, operation, parts.heart)
+            if operation.joined
+            else parts.queue.find((bucket.set_id, operation.name))
+            for operation in bucket.operations
+        ]
 
     def _move(self) -> None:
         """Move data on for as long as it flows, but look at the inbox after a millisecond."""

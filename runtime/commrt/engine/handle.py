@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commrt.engine.heart import Heart
-from commrt.errors import CommError
+from commrt.errors import ArgumentError, CommError
 
 log = logging.getLogger("commrt.engine")
 
@@ -23,12 +23,12 @@ _LOOK = 5.0
 class Outcome:
     """What an operation left.
 
-    Flat arrays; the positions of tensors that no rank had; each rank's rows of an allgather.
+    Flat arrays; the positions of tensors that no rank had; the `rows` of `Agreed`.
     """
 
     arrays: tuple[Any, ...]
     absent: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
+    rows: tuple[tuple[int, ...], ...] = ()
 
 
 class Handle:
@@ -37,7 +37,10 @@ class Handle:
     Thread safety: any thread; `complete` and `fail` background thread only.
     """
 
-    __slots__ = ("_callbacks", "_error", "_heart", "_latch", "_lock", "_result", "_wrap", "name")
+    __slots__ = (
+        "_callbacks", "_collected", "_error", "_heart", "_latch", "_lock", "_result", "_wrap",
+        "name",
+    )  # fmt: skip
 
     def __init__(self, name: str, wrap: Callable[[Outcome], Any], heart: Heart) -> None:
         self.name = name
@@ -47,6 +50,7 @@ class Handle:
         self._latch.acquire()
         self._lock = threading.Lock()
         self._result: Any = None
+        self._collected = False
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Handle], None]] | None = []
 
@@ -65,6 +69,14 @@ class Handle:
                 self._result = self._wrap(self._result)
                 self._wrap = None
         return self._result
+
+    def collect(self, timeout: float | None = None) -> Any:
+        """Do `wait`, but raise ArgumentError once its result or error has been collected."""
+        if self._collected:
+            raise ArgumentError(f"{self.name!r} was synchronized before; keep its result instead")
+        self.exception(timeout)
+        self._collected = True
+        return self.wait()
 
     def done(self) -> bool:
         """Tell whether it has ended, well or not. Never blocks."""

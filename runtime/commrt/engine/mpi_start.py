@@ -59,10 +59,10 @@ class MpiState:
         if not env.family or env.size == size:
             return
         library = self.MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0")
-        if env.family == "torchrun":
+        if env.family in ("torchrun", "horovodrun"):
             raise InitError(
-                f"torchrun started {env.size} ranks, but commrt's ranks come from MPI, which sees "
-                f"{size}. Start the script with `commrun -np {env.size} python …` instead"
+                f"{env.family} started {env.size} ranks, but commrt's ranks come from MPI, which "
+                f"sees {size}. Start the script with `commrun -np {env.size} python …` instead"
             )
         raise InitError(
             f"the launcher ({env.family}) says {env.size} ranks, but the MPI library that mpi4py "

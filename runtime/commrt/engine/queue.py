@@ -10,7 +10,7 @@ from commrt.core.ids import Key
 from commrt.engine.memory import MemoryMap
 from commrt.engine.submission import Submission
 from commrt.errors import CommError, DuplicateNameError, ShutdownError
-from commrt.types import Kind
+from commrt.types import Kind, Signature
 
 
 class TensorQueue:
@@ -26,7 +26,7 @@ class TensorQueue:
         self._new: list[Submission] = []
         self._open: dict[Key, Submission] = {}
         self._memory = MemoryMap()
-        self._ordinals: dict[tuple[int, Kind], int] = {}
+        self._ordinals = Ordinals()
         self._error: CommError | None = None
 
     def submit(self, submission: Submission) -> None:
@@ -35,10 +35,9 @@ class TensorQueue:
             if self._error is not None:
                 raise closed(self._error, submission)
             request = submission.request
-            ordinal = (request.set_id, request.signature.kind)
+            kind = request.signature.kind
             if not request.named:
-                count = self._ordinals.get(ordinal, 0)
-                name = f"{request.signature.kind.value}.unnamed.{count}"
+                name = self._ordinals.name(request.set_id, kind)
                 request = submission.request = replace(request, name=name)
                 submission.handle.name = name
             if submission.key in self._open:
@@ -51,7 +50,7 @@ class TensorQueue:
                     f"{request.name!r} uses memory that {other!r}, still in flight, uses too"
                 )
             if not request.named:
-                self._ordinals[ordinal] = count + 1
+                self._ordinals.advance(request.set_id, kind)
             self._memory.add(request.name, submission.sources, submission.written)
             self._open[submission.key] = submission
             submission.submitted = self._clock()
@@ -75,9 +74,14 @@ class TensorQueue:
         return self._open[key]
 
     def finish(self, submission: Submission) -> None:
-        """Forget a submission: its memory and name are free. Complete its handle after this."""
+        """Forget a submission: its memory and name are free. Complete its handle after this.
+
+        What stands in for a rank that has joined was never accepted here.
+        """
         with self._lock:
-            self._forget(submission)
+            if self._open.get(submission.key) is submission:
+                self._forget(submission)
+            self._ordinals.follow(submission.request.signature)
 
     def fail(self, key: Key, error: CommError) -> None:
         """End one open submission with an error."""
@@ -110,6 +114,35 @@ class TensorQueue:
     def _forget(self, submission: Submission) -> None:
         del self._open[submission.key]
         self._memory.remove(submission.request.name, submission.sources, submission.written)
+
+
+class Ordinals:
+    """Names what its caller did not: by kind, set and a count that is the same on all ranks.
+
+    A rank that joins is left behind: once all have joined everyone counts anew. Caller locks.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, Kind], int] = {}
+        self._joins = 0
+
+    def name(self, set_id: int, kind: Kind) -> str:
+        """Return the next name."""
+        era = f"{self._joins}." if self._joins else ""
+        return f"{kind.value}.unnamed.{era}{self._counts.get((set_id, kind), 0)}"
+
+    def advance(self, set_id: int, kind: Kind) -> None:
+        """Note that the name was used."""
+        self._counts[set_id, kind] = self._counts.get((set_id, kind), 0) + 1
+
+    def follow(self, signature: Signature) -> None:
+        """Note that an operation has ended well."""
+        if signature.kind is Kind.JOIN:
+            self._counts.clear()
+            self._joins += 1
+        elif signature.kind is Kind.REMOVE_SET:
+            for key in [key for key in self._counts if key[0] == signature.subject[0]]:
+                del self._counts[key]
 
 
 def closed(error: CommError, submission: Submission) -> CommError:

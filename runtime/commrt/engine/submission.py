@@ -20,7 +20,8 @@ class Submission:
     `sources` and `outs` are flat arrays of one dtype; an out may be its source. An allgather has
     no outs: they are made when all ranks' rows are known. `restore` lists (target, array) pairs:
     an array's values are copied to its target, of any layout, before the handle completes.
-    `request.name` of an unnamed one is filled in on acceptance.
+    `request.name` of an unnamed one is filled in on acceptance. `neutral`: it stands in for a rank
+    that has joined, and is not scaled.
     """
 
     request: Request
@@ -29,6 +30,7 @@ class Submission:
     handle: Handle
     restore: tuple[tuple[npt.NDArray[Any], npt.NDArray[Any]], ...] = ()
     submitted: float = field(default=0.0)
+    neutral: bool = False
 
     @property
     def written(self) -> tuple[npt.NDArray[Any], ...]:

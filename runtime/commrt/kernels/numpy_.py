@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from commrt.types import ReduceOp
+
 Flat = npt.NDArray[Any]
+
+
+class Fold(Protocol):
+    """Writes `a op b` to `out`, which may be `a` or `b`; all of one dtype."""
+
+    def __call__(self, a: Flat, b: Flat, /, *, out: Flat) -> Any:
+        """Join two ranks' values."""
 
 
 @cache
@@ -37,11 +46,33 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
+def fold(op: ReduceOp) -> Fold:
+    """Return what joins two ranks' values. Booleans: Sum and Max are or, Min and Product and.
+
+    Min and Max let NaN win.
+    """
+    return _FOLDS[op]
+
+
+def neutral(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
+    """Return the value that changes nothing when it is joined to another."""
+    if op is ReduceOp.PRODUCT:
+        return dtype.type(1)
+    if op not in (ReduceOp.MIN, ReduceOp.MAX):
+        return dtype.type(0)
+    low = op is ReduceOp.MAX
+    if dtype == np.bool_:
+        return np.bool_(not low)
+    if is_float(dtype):
+        return dtype.type(-np.inf if low else np.inf)
+    return np.iinfo(dtype).min if low else np.iinfo(dtype).max
+
+
 def scale(array: Flat, factor: float) -> None:
     """Multiply in place. Integers: the float64 product, rounded toward zero."""
     if array.dtype == np.bool_:
         return
-    if is_float(array.dtype):
+    if is_float(array.dtype) or array.dtype.kind == "c":
         np.multiply(array, array.dtype.type(factor), out=array)
     else:
         np.copyto(array, np.trunc(array * np.float64(factor)), casting="unsafe")
@@ -61,10 +92,10 @@ def cast(source: Flat, out: Flat) -> None:
         np.copyto(out, source, casting="unsafe")
 
 
-def add_cast(total: Flat, source: Flat) -> None:
-    """Add `source`, of any dtype, to `total` in the dtype of `total`."""
+def fold_cast(op: ReduceOp, total: Flat, source: Flat) -> None:
+    """Join `source`, of any dtype, to `total` in the dtype of `total`."""
     with np.errstate(over="ignore", invalid="ignore"):
-        np.add(total, source, out=total, casting="unsafe", dtype=total.dtype)
+        _FOLDS[op](total, source, out=total, casting="unsafe", dtype=total.dtype)
 
 
 def integer_mean(parts: Sequence[Flat], out: Flat) -> None:
@@ -87,3 +118,12 @@ def integer_mean(parts: Sequence[Flat], out: Flat) -> None:
     # Floor division went down; below zero, toward zero is one up unless it came out even.
     quotient += ((quotient < 0) & (rest != 0)).astype(wide)
     np.copyto(out, quotient, casting="unsafe")
+
+
+_FOLDS: dict[ReduceOp, np.ufunc] = {
+    ReduceOp.AVERAGE: np.add,
+    ReduceOp.SUM: np.add,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.PRODUCT: np.multiply,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -35,14 +36,22 @@ class Trace:
     def __init__(self, capacity: int = 2000) -> None:
         self._records: deque[BucketRecord] = deque(maxlen=capacity)
         self._totals = Totals()
+        self._tell: Callable[[BucketRecord], None] | None = None
 
     def add(self, record: BucketRecord) -> None:
         """Keep a record; the oldest one goes."""
         self._records.append(record)
+        tell = self._tell
+        if tell is not None:
+            tell(record)
         t = self._totals
         self._totals = Totals(
             t.buckets + 1, t.nbytes + record.nbytes, t.wire_nbytes + record.wire_nbytes
         )
+
+    def follow(self, tell: Callable[[BucketRecord], None] | None) -> None:
+        """Have `tell` called with each new record, in the background thread; None: nobody."""
+        self._tell = tell
 
     def records(self) -> list[BucketRecord]:
         """Return what is kept, oldest first."""

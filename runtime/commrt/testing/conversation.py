@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commrt.codecs.base import AllGather, AllToAll, Codec, Exchange, Reduce, Step, Yield
+from commrt.codecs.base import (
+    AllGather,
+    AllToAll,
+    Codec,
+    Exchange,
+    Reduce,
+    ReduceScatter,
+    Step,
+    Yield,
+)
+from commrt.types import ReduceOp, Segment
 
 Array = npt.NDArray[Any]
 
@@ -16,17 +26,23 @@ Array = npt.NDArray[Any]
 def exchange(
     codec: Codec,
     sources: Sequence[Array],
-    mean: bool,
+    op: ReduceOp,
     postscale: float = 1.0,
     in_place: bool = False,
     out_dtype: Any = None,
+    counts: Sequence[int] | None = None,
+    segments: Sequence[Segment] = (),
 ) -> list[Array]:
     """Return what every rank ends with. All warnings are off, as in the engine's thread."""
     size = len(sources)
     given = [source.copy() for source in sources]
-    outs = given if in_place else [np.empty(s.shape, out_dtype or s.dtype) for s in given]
+    lengths = [s.size for s in given] if counts is None else counts
+    outs = [np.empty(n, out_dtype or s.dtype) for n, s in zip(lengths, given, strict=True)]
+    outs = given if in_place else outs
+    shared = None if counts is None else tuple(counts)
     talks = [
-        codec.exchange(Exchange(given[r], outs[r], size, r, mean, postscale)) for r in range(size)
+        codec.exchange(Exchange(given[r], outs[r], size, r, op, postscale, shared, tuple(segments)))
+        for r in range(size)
     ]
     with np.errstate(all="ignore"):
         while True:
@@ -53,13 +69,14 @@ def _answer(steps: Sequence[Any]) -> None:
     size = len(steps)
     match steps[0]:
         case Reduce():
-            total = steps[0].source.copy()
-            for step in steps[1:]:
-                total += step.source
-            if steps[0].finish is not None:
-                steps[0].finish(total)
+            total = _joined(steps)
             for step in steps:
                 step.out[:] = total
+        case ReduceScatter():
+            assert len({step.counts for step in steps}) == 1
+            ends = np.cumsum(steps[0].counts)[:-1]
+            for step, part in zip(steps, np.split(_joined(steps), ends), strict=True):
+                step.out[:] = part
         case AllToAll():
             for a in steps:
                 assert len(a.sent) == len(a.received) == size
@@ -74,3 +91,12 @@ def _answer(steps: Sequence[Any]) -> None:
             whole = np.concatenate([step.source for step in steps])
             for step in steps:
                 step.out[:] = whole
+
+
+def _joined(steps: Sequence[Any]) -> Array:
+    total: Array = steps[0].source.copy()
+    for step in steps[1:]:
+        steps[0].fold(total, step.source, out=total)
+    if steps[0].finish is not None:
+        steps[0].finish(total)
+    return total

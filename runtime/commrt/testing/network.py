@@ -48,6 +48,8 @@ class SimulatedRank:
         match action:
             case Execute(bucket=bucket):
                 for operation in bucket.operations:
+                    if operation.joined:
+                        continue
                     del self.open[bucket.set_id, operation.name]
                 self.buckets.append(bucket)
             case Fail(set_id=set_id, name=name):

@@ -24,7 +24,12 @@ DTYPES = (
     "bfloat16",
     "float32",
     "float64",
+    "complex64",
+    "complex128",
 )
+
+PLAIN = tuple(k for k in Kind if k not in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET))
+"""Kinds of operations that change nothing but arrays."""
 
 FACETS = (
     "kind",
@@ -38,6 +43,7 @@ FACETS = (
     "codec",
     "root",
     "fusable",
+    "subject",
 )
 """Where signatures may differ; see `altered`."""
 
@@ -54,7 +60,7 @@ def tensor_specs(draw: st.DrawFn, dtype: str | None = None) -> TensorSpec:
 @st.composite
 def signatures(draw: st.DrawFn, ranks: tuple[int, ...] = (0,)) -> Signature:
     """Draw what an operation of the process set of `ranks` is."""
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(PLAIN))
     dtype = draw(st.sampled_from(DTYPES))
     match kind:
         case Kind.ALLREDUCE:
@@ -68,8 +74,10 @@ def signatures(draw: st.DrawFn, ranks: tuple[int, ...] = (0,)) -> Signature:
                 draw(st.sampled_from(("none", "fp16"))),
                 fusable=draw(st.integers(0, 3)) > 0,
             )
-        case Kind.ALLGATHER:
+        case Kind.ALLGATHER | Kind.ALLTOALL:
             return Signature(kind, (TensorSpec(dtype, (0, draw(st.integers(0, 3)))),))
+        case Kind.REDUCESCATTER:
+            return Signature(kind, (draw(tensor_specs(dtype)),), draw(st.sampled_from(ReduceOp)))
         case Kind.BROADCAST:
             return Signature(kind, (draw(tensor_specs(dtype)),), root=draw(st.sampled_from(ranks)))
         case _:
@@ -105,6 +113,8 @@ def altered(signature: Signature, facet: str) -> Signature:
             return replace(signature, postscale=signature.postscale * 3)
         case "codec":
             return replace(signature, codec="bf16")
+        case "subject":
+            return replace(signature, subject=(*signature.subject, 1))
         case "fusable":
             return replace(signature, fusable=not signature.fusable)
         case _:
@@ -128,13 +138,15 @@ def operations(
 ) -> Operation:
     """Draw an operation of a name; some are mismatched or reported where `faulty`."""
     tensors = range(len(signature.tensors))
-    rows = st.tuples(*(st.integers(0, 4) for _ in tensors))
+    kind = signature.kind
+    counted = members.ranks if kind is Kind.ALLTOALL else tensors
+    rows = st.tuples(*(st.integers(0, 4) for _ in counted))
     absent = (
         st.just(()) | st.sets(st.sampled_from(tensors)).map(lambda s: tuple(sorted(s)))
-        if tensors and signature.kind is Kind.ALLREDUCE
+        if tensors and kind is Kind.ALLREDUCE
         else st.just(())
     )
-    gather = signature.kind is Kind.ALLGATHER
+    gather = kind in (Kind.ALLGATHER, Kind.ALLTOALL)
     requests = {
         r: Request(
             members.id,

@@ -55,7 +55,7 @@ class LocalWorld:
         ]
         self.sessions: list[Session] = []
         for number, process_set in enumerate(sets, start=1):
-            process_set.process_set_id = number
+            process_set.attach(number)
 
     def __enter__(self) -> LocalWorld:
         """Start all ranks. Raises what `init()` would."""
@@ -63,7 +63,7 @@ class LocalWorld:
         world = WorldSet()
         world.ranks = tuple(range(len(self._runtimes)))
         for number, process_set in enumerate(self._sets, start=1):
-            process_set.process_set_id = number
+            process_set.attach(number)
         self.sessions = [Session(runtime, [world, *self._sets]) for runtime in self._runtimes]
         return self
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from commrt.api import Average, global_process_set, session
+from commrt.api import global_process_set, session
 from commrt.core.bucketing import FixedBuckets
 from commrt.errors import ArgumentError
+from commrt.operations import Average
 from commrt.process_sets import ProcessSet
 from commrt.torch.buckets import Bucket, Named, plan_buckets
 from commrt.torch.compression import Compression, Compressor, codec_of
@@ -192,6 +193,8 @@ def _reduction(
 ) -> Signature:
     """Return what all buckets have in common."""
     codec = codec_of(compression)
+    if codec is None:
+        raise ArgumentError("DistributedOptimizer does not take compressors of one's own")
     if not isinstance(op, ReduceOp):
         raise ArgumentError(f"op must be Average or Sum, not {op!r}")
     process_set.id()  # raises if init() does not know it

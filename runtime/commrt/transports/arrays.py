@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from commrt.core.algorithms import INPUT, Program
 from commrt.core.chunks import cut
-from commrt.transports.base import Flat
+from commrt.transports.base import Flat, Reduction
 
 _KEPT = 16
 _SLICE = 4 << 20
@@ -46,13 +45,13 @@ class Arrays:
         self,
         source: Flat,
         out: Flat,
-        finish: Callable[[Flat], None] | None,
+        reduction: Reduction,
         program: Program,
         scratch: Scratch,
     ) -> None:
         self._source = source
         self._out = out
-        self._finish = finish
+        self._reduction = reduction
         self._program = program
         self._scratch = scratch
         self._partial: dict[int, Flat] = {}
@@ -70,15 +69,15 @@ class Arrays:
             source, out = self._copies.pop()
             if source.ctypes.data != out.ctypes.data:
                 np.copyto(out, source)
-            if self._finish is not None:
-                self._finish(out)
+            if self._reduction.finish is not None:
+                self._reduction.finish(out)
         return not self._copies
 
     def landing(self, index: int) -> Flat:
         """Return where a receive's bytes arrive."""
         receive = self._program.receives[index]
         if receive.final and receive.add is None:
-            return self._out[receive.lo : receive.hi]
+            return self._final(receive.lo, receive.hi)
         target = self._scratch.take(receive.hi - receive.lo, self._source.dtype)
         self._partial[index] = target
         return target
@@ -90,22 +89,28 @@ class Arrays:
             return
         arrived = self._partial[index]
         other = self.value(receive.add, receive.lo, receive.hi)
-        result = self._out[receive.lo : receive.hi] if receive.final else arrived
+        result = self._final(receive.lo, receive.hi) if receive.final else arrived
         if receive.arrived_first:
-            np.add(arrived, other, out=result)
+            self._reduction.fold(arrived, other, out=result)
         else:
-            np.add(other, arrived, out=result)
+            self._reduction.fold(other, arrived, out=result)
         self.release(receive.add)
         if receive.final:
-            if self._finish is not None:
-                self._finish(result)
+            if self._reduction.finish is not None:
+                self._reduction.finish(result)
             self._scratch.give(self._partial.pop(index))
 
     def value(self, index: int, lo: int, hi: int) -> Flat:
         """Return the input's [lo, hi), or what receive `index` resulted in."""
         if index == INPUT:
             return self._source[lo:hi]
-        return self._out[lo:hi] if self._program.receives[index].final else self._partial[index]
+        if self._program.receives[index].final:
+            return self._final(lo, hi)
+        return self._partial[index]
+
+    def _final(self, lo: int, hi: int) -> Flat:
+        origin = self._program.origin
+        return self._out[lo - origin : hi - origin]
 
     def release(self, index: int) -> None:
         """Note that one user of a value is done with it."""

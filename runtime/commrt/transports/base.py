@@ -9,8 +9,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from commrt.kernels.numpy_ import Fold
+
 Flat = npt.NDArray[Any]
 """A one-dimensional C-contiguous array of any supported dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How two ranks' values are joined, and what is done in place to a part that is complete.
+
+    `finish` is applied to each part once, before others get it or with equal bits on all.
+    """
+
+    fold: Fold
+    finish: Callable[[Flat], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class Transport(Protocol):
     """Moves flat arrays between the members of a set. Every member makes the same calls.
 
     Each call returns at once. Callers keep arrays as they are until the work is done. No byte of
-    an allreduce's `source` or `out` is written before every member's data has arrived.
+    a reduction's `source` or `out` is written before every member's data has arrived.
     Thread safety: background thread only.
     """
 
@@ -77,12 +90,22 @@ class Transport(Protocol):
         channel: Channel,
         source: Flat,
         out: Flat,
-        finish: Callable[[Flat], None] | None = None,
+        reduction: Reduction,
     ) -> Work:
-        """Sum `source`, shape (n,), over members into `out`, which may be the same array.
+        """Join `source`, shape (n,), of all members in `out`, which may be the same array."""
 
-        `finish` is applied in place to each part of the sum, once, before others get it or with
-        equal bits on all.
+    def reduce_scatter(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        counts: Sequence[int],
+        reduction: Reduction,
+    ) -> Work:
+        """Join `source`, shape (sum(counts),); member r gets the r-th `counts[r]` elements.
+
+        `out` does not overlap `source`.
         """
 
     def allgather(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from commrt.transports.base import Channel, Flat, Members
+from commrt.transports.base import Channel, Flat, Members, Reduction
 
 _SLICE = 4 << 20
 """Bytes copied in one call: below 2 ms."""
@@ -57,10 +57,22 @@ class LocalTransport:
         channel: Channel,
         source: Flat,
         out: Flat,
-        finish: Callable[[Flat], None] | None = None,
+        reduction: Reduction,
     ) -> LocalWork:
         """Copy."""
-        return LocalWork(source, out, finish)
+        return LocalWork(source, out, reduction.finish)
+
+    def reduce_scatter(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        counts: Sequence[int],
+        reduction: Reduction,
+    ) -> LocalWork:
+        """Copy."""
+        return LocalWork(source, out, reduction.finish)
 
     def allgather(
         self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]

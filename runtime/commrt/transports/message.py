@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
 from commrt.transports.arrays import Scratch
-from commrt.transports.base import WINDOW, Channel, Flat, Members, Wire
+from commrt.transports.base import WINDOW, Channel, Flat, Members, Reduction, Wire
 from commrt.transports.program import ProgramWork, Route
 
 SMALL = 64 << 10
@@ -43,7 +43,7 @@ class MessageTransport:
         channel: Channel,
         source: Flat,
         out: Flat,
-        finish: Callable[[Flat], None] | None = None,
+        reduction: Reduction,
     ) -> ProgramWork:
         """Recursive doubling for small vectors, a pipelined ring for others."""
         size, n = len(members.ranks), source.size
@@ -51,7 +51,22 @@ class MessageTransport:
             program = self._doubling(members.index, size, n)
         else:
             program = self._ring(members.index, size, n, self._elements(source))
-        return self._start(members, channel, program, source, out, finish)
+        return self._start(members, channel, program, source, out, reduction)
+
+    def reduce_scatter(
+        self,
+        members: Members,
+        channel: Channel,
+        source: Flat,
+        out: Flat,
+        counts: Sequence[int],
+        reduction: Reduction,
+    ) -> ProgramWork:
+        """Pass partial sums round the ring to their owners."""
+        program = algorithms.ring_reduce_scatter(
+            members.index, len(members.ranks), counts, self._elements(source)
+        )
+        return self._start(members, channel, program, source, out, reduction)
 
     def allgather(
         self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]
@@ -60,7 +75,7 @@ class MessageTransport:
         program = algorithms.ring_allgather(
             members.index, len(members.ranks), counts, self._elements(source)
         )
-        return self._start(members, channel, program, source, out, None)
+        return self._start(members, channel, program, source, out, _MOVE)
 
     def alltoallv(
         self,
@@ -73,7 +88,7 @@ class MessageTransport:
     ) -> ProgramWork:
         """Exchange directly with every member."""
         program = algorithms.alltoallv(members.index, len(members.ranks), sent, received)
-        return self._start(members, channel, program, source, out, None)
+        return self._start(members, channel, program, source, out, _MOVE)
 
     def broadcast(
         self, members: Members, channel: Channel, source: Flat, out: Flat, root: int
@@ -82,7 +97,7 @@ class MessageTransport:
         program = algorithms.tree_broadcast(
             members.index, len(members.ranks), root, source.size, self._elements(source)
         )
-        return self._start(members, channel, program, source, out, None)
+        return self._start(members, channel, program, source, out, _MOVE)
 
     def close(self, orderly: bool) -> None:
         """Give the wire back."""
@@ -95,16 +110,25 @@ class MessageTransport:
         program: Program,
         source: Flat,
         out: Flat,
-        finish: Callable[[Flat], None] | None,
+        reduction: Reduction,
     ) -> ProgramWork:
         route = Route(self._wire, _tag(channel), members)
-        return ProgramWork(route, program, source, out, self._scratch, finish)
+        return ProgramWork(route, program, source, out, self._scratch, reduction)
 
     def _elements(self, source: Flat) -> int:
         return max(1, self._segment // source.itemsize)
 
 
 def _tag(channel: Channel) -> int:
-    """Return an even tag that no other operation in flight has."""
-    assert channel.stage < _STAGES, "a conversation of more stages than there are tags for"
-    return 2 * ((channel.number * _STAGES + channel.stage) % _TAGS)
+    """Return an even tag that no other operation in flight has.
+
+    Stages of one bucket come one after the other, so they may take turns.
+    """
+    return 2 * ((channel.number * _STAGES + channel.stage % _STAGES) % _TAGS)
+
+
+def _nothing(a: Flat, b: Flat, /, *, out: Flat) -> None:
+    raise AssertionError("data that is only moved was to be joined")
+
+
+_MOVE = Reduction(_nothing)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from commrt.core.algorithms import Program, Receive, Send
 from commrt.transports.arrays import Arrays, Scratch
-from commrt.transports.base import Flat, Incoming, Members, Test, Wire
+from commrt.transports.base import Flat, Incoming, Members, Reduction, Test, Wire
 from commrt.transports.drain import Drain
 
 _AHEAD = 4
@@ -37,11 +36,11 @@ class ProgramWork:
         source: Flat,
         out: Flat,
         scratch: Scratch,
-        finish: Callable[[Flat], None] | None = None,
+        reduction: Reduction,
     ) -> None:
         self._route = route
         self._program = program
-        self._arrays = Arrays(source, out, finish, program, scratch)
+        self._arrays = Arrays(source, out, reduction, program, scratch)
         self._outbox = Outbox(program.sends)
         self._inbox = Inbox(program.receives)
         self._drain: Drain | None = None

@@ -1,0 +1,28 @@
+"""`commrt doctor`: its command line. What it looks at is loaded when it is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commrt.cli.bench import Kinds
+
+_ABOUT = """\
+Show versions, machine, MPI, network and settings as a rank started here would find them, and what
+is wrong with them. MPI is not started. The exit status is 1 if no job could run like this."""
+
+
+def add_parser(commands: Kinds) -> None:
+    """Add `doctor` to the commands of `commrt`."""
+    parser = commands.add_parser(
+        "doctor",
+        help="show what is here and what is wrong with it",
+        description=_ABOUT,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(start=_start)
+
+
+def _start(_: dict[str, Any]) -> int:
+    from commrt.cli.doctor.report import run  # here, so that --help is quick
+
+    return run()
