@@ -83,6 +83,13 @@ def _setting(
     return field(default=default, metadata=metadata)
 
 
+def _transport(text: str) -> str:
+    word = text.strip().lower()
+    if word not in ("mpi", "none"):
+        raise ValueError(f"{text!r} is not mpi or none")
+    return word
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings. Field `log` is `COMMRT_LOG`. Shared ones must agree on all ranks."""
@@ -124,6 +131,13 @@ class Config:
         _count,
         "steps",
         "an optimizer compares the parameters of all ranks each time after so many steps; 0: never",
+    )
+    transport: str = _setting(
+        "mpi",
+        _transport,
+        "",
+        "what moves data between ranks: `mpi`; `none` moves nothing, so that results are wrong: to "
+        "measure what all the rest costs",
     )
     switch_interval: float = _setting(
         0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from commrt.transports.message import MessageTransport
 from commrt.transports.mpi import MpiWire
 from commrt.types import WORLD, ProcessSetSpec, Topology
 from commrt.version import __version__
+
+
+log = logging.getLogger("commrt.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,18 @@ def _meet(order: Order) -> Place:
     except BaseException:
         link.close()
         raise
-    transport = MessageTransport(MpiWire(comm)) if len(cards) > 1 else LocalTransport()
+    transport = _transport(order.config, comm, len(cards))
     generation = max(card.generation for card in cards)
     return Place(here, generation, link, transport, launcher)
+
+
+def _transport(config: Config, comm: Any, size: int) -> Transport:
+    """Choose what moves data."""
+    if config.transport == "none" and size > 1:
+        log.warning("COMMRT_TRANSPORT=none: nothing is moved between ranks; results are wrong")
+    if config.transport == "none" or size == 1:
+        return LocalTransport()
+    return MessageTransport(MpiWire(comm))
 
 
 def _connect(
