@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +48,12 @@ def test_without_a_launcher_it_is_one_rank_without_mpi() -> None:
         ({"RANK": "0", "WORLD_SIZE": "2"}, "commrun -np 2"),
     ],
 )
-def test_a_size_that_is_not_mpis_says_how_to_mend_it(env: dict[str, str], words: str) -> None:
+def test_a_size_that_is_not_mpis_says_how_to_mend_it(
+    env: dict[str, str], words: str, tmp_path: Path
+) -> None:
     env = {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # Open MPI without mpirun leaves its shared memory behind, finalized or not.
+    env["OMPI_MCA_btl_sm_backing_directory"] = str(tmp_path)
     done = alone("import commrt; commrt.init()", **env)
     assert "InitError" in done.stderr and words in done.stderr
     assert done.returncode == 1

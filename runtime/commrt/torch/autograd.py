@@ -18,6 +18,7 @@ from commrt.api import session
 from commrt.errors import ArgumentError
 from commrt.plans import Terms
 from commrt.process_sets import ProcessSet
+from commrt.torch.compiling import outside_graphs
 from commrt.types import ReduceOp
 
 Tensors = list[torch.Tensor]
@@ -33,7 +34,7 @@ class Operation(Protocol):
         """Return the gradients of the tensors for those of the results. Blocks."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@outside_graphs
 def apply(operation: Operation, tensors: Sequence[torch.Tensor]) -> Tensors:
     """Run an operation, and record it if a tensor requires gradients. Blocks."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -71,7 +72,7 @@ class Allreduce:
     def pull_back(self, grads: Tensors) -> Tensors:
         """Reduce alike."""
         _check_linear(self.terms.op, "allreduce")
-        return cast(Tensors, apply(replace(self, name=_of_gradient(self.name)), grads))
+        return apply(replace(self, name=_of_gradient(self.name)), grads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Broadcast:
         """Average, for the root; the others' tensors had no effect."""
         averages = apply(Allreduce(_of_gradient(self.name), Terms(), self.process_set), grads)
         if session().runtime.topology.rank == self.root_rank:
-            return cast(Tensors, averages)
+            return averages
         return [torch.zeros_like(average) for average in averages]
 
 
@@ -171,7 +172,7 @@ class Alltoall:
     def pull_back(self, grads: Tensors) -> Tensors:
         """Send what belongs to a row back to where it came from."""
         operation = Alltoall(_of_gradient(self.name), self.received, self.process_set)
-        return cast(Tensors, apply(operation, grads))
+        return apply(operation, grads)
 
 
 def _words(terms: Terms) -> tuple[ReduceOp, float, float, str]:

@@ -27,7 +27,7 @@ def allgather(
     First dimensions may differ. The gradient is this rank's rows of the averaged gradient.
     """
     check(tensor, "allgather")
-    return cast(torch.Tensor, apply(Allgather(name, process_set), [tensor])[0])
+    return apply(Allgather(name, process_set), [tensor])[0]
 
 
 def allgather_async(
@@ -44,7 +44,7 @@ def grouped_allgather(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Do `allgather` of several tensors as one operation: all or none."""
     group = check_all(tensors, "grouped_allgather")
-    return cast("list[torch.Tensor]", apply(Allgather(name, process_set), group))
+    return apply(Allgather(name, process_set), group)
 
 
 def grouped_allgather_async(
@@ -65,7 +65,7 @@ def broadcast(
     The gradient is the averaged gradient on the root, and zero elsewhere.
     """
     check(tensor, "broadcast")
-    return cast(torch.Tensor, apply(Broadcast(name, root_rank, process_set), [tensor])[0])
+    return apply(Broadcast(name, root_rank, process_set), [tensor])[0]
 
 
 def broadcast_(

@@ -15,6 +15,7 @@ from commrt.api import global_process_set, session
 from commrt.errors import ArgumentError
 from commrt.process_sets import ProcessSet
 from commrt.session import Session
+from commrt.torch.compiling import outside_graphs
 from commrt.types import ReduceOp
 
 
@@ -68,7 +69,7 @@ class SyncBatchNorm(_BatchNorm):
         by_batch = self.training or self.running_mean is None
         if not by_batch or self.process_set.size() == 1:
             return super().forward(input)
-        return cast(torch.Tensor, self._normalize_jointly(input))
+        return self._normalize_jointly(input)
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2 or input.size(1) != self.num_features or not input.is_floating_point():
@@ -77,7 +78,7 @@ class SyncBatchNorm(_BatchNorm):
                 f"not {tuple(input.shape)} of {input.dtype}"
             )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_graphs
     def _normalize_jointly(self, input: torch.Tensor) -> torch.Tensor:
         line = _Line(self._name(), self.process_set)
         joint = _join(_own_statistics(input), line)
