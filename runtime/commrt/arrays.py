@@ -139,7 +139,7 @@ def _view_dlpack(x: Any, what: str) -> View:
     """See an array of another library through DLPack; results are made by its own namespace."""
     try:
         array = np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError) as exc:
+    except (BufferError, RuntimeError, TypeError, ValueError) as exc:
         raise ArgumentError(
             f"{what}: a {type(x).__module__}.{type(x).__qualname__} does not come through DLPack "
             f"({exc}); pass a numpy array"

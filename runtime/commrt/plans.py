@@ -176,7 +176,7 @@ def _splits(rows: int, splits: Any, size: int, what: str) -> tuple[int, ...]:
         return (rows // size,) * size
     try:
         given = tuple(operator.index(n) for n in np.asarray(splits).reshape(-1).tolist())
-    except TypeError:
+    except (TypeError, ValueError):
         raise ArgumentError(f"{what}: splits must be whole numbers, not {splits!r}") from None
     if len(given) != size or min(given, default=0) < 0 or sum(given) != rows:
         raise ArgumentError(
@@ -195,6 +195,9 @@ def _check_terms(seen: Sequence[View], terms: Terms, what: str) -> None:
         raise ArgumentError(
             f"{what}: compression must be one of {', '.join(NAMES)}, not {compression!r}"
         )
+    for scale in (terms.prescale, terms.postscale):
+        if not isinstance(scale, (int, float, np.number)):
+            raise ArgumentError(f"{what}: a scale factor must be a number, not {scale!r}")
     for dtype in {v.array.dtype for v in seen}:
         _check_dtype(dtype, op, what)
         if compression != "none":

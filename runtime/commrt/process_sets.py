@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
-from commrt.errors import InitError
+from commrt.errors import ArgumentError, InitError
 from commrt.types import WORLD
 
 
@@ -20,7 +21,10 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
         is_comm = hasattr(ranks_or_comm, "Get_group")
         members = _ranks_of(ranks_or_comm) if is_comm else ranks_or_comm
-        self.ranks = tuple(sorted({int(r) for r in members}))
+        try:
+            self.ranks = tuple(sorted({operator.index(r) for r in members}))
+        except TypeError:
+            raise ArgumentError(f"a process set is of ranks, not {ranks_or_comm!r}") from None
         self.process_set_id: int | None = None
         self._me = -1
 

@@ -19,6 +19,14 @@ from commrt.parcels import pack, unpack
 _CALL = "call"
 
 _ELASTIC = "the number of ranks can't change while a job runs yet"
+_CHILD = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which exec keeps
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, "-m", "commrun", *sys.argv[2:]])
+"""
+"""Becomes commrun, and ends when the caller has died."""
+
 _REFUSED = {
     "min_num_proc": _ELASTIC,
     "max_num_proc": _ELASTIC,
@@ -60,6 +68,8 @@ def run(
     for name, why in _REFUSED.items():
         if given[name]:
             raise ArgumentError(f"run({name}={given[name]!r}) is not supported: {why}")
+    if not callable(func) or isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise ArgumentError(f"run: a function and a sequence of arguments, not {func!r}, {args!r}")
     size = np if np is not None and num_proc == 1 else num_proc
     if not isinstance(size, int) or size < 1:
         raise ArgumentError(f"run: num_proc must be 1 or more, not {size!r}")
@@ -81,7 +91,8 @@ def run(
 
 def _call_commrun(words: Sequence[str]) -> int:
     """Return the exit status. An exception, as of Ctrl-C, ends the job first."""
-    with subprocess.Popen([sys.executable, "-m", "commrun", *words]) as commrun:
+    command = [sys.executable, "-c", _CHILD, str(os.getpid()), *words]
+    with subprocess.Popen(command) as commrun:
         try:
             return commrun.wait()
         except BaseException:
@@ -96,7 +107,8 @@ def _results(directory: Path, size: int, status: int) -> list[Any]:
         for rank in ranks:
             text = directory / f"{kind}.{rank}"
             if text.exists():
-                raise RemoteError(f"run: rank {rank} raised\n{text.read_text()}")
+                said = text.read_text(encoding="utf-8")
+                raise RemoteError(f"run: rank {rank} raised\n{said}")
     files = [directory / f"returned.{rank}" for rank in ranks]
     missing = [rank for rank in ranks if not files[rank].exists()]
     if missing or status:
@@ -112,9 +124,10 @@ def _work(directory: Path) -> None:
     try:
         result = pack(func(*args, **kwargs))
         result.check()
-    except Exception as exc:  # whatever the user's function raises
+    except BaseException as exc:  # whatever the user's function raises, sys.exit() too
         kind = "dragged" if isinstance(exc, PeerLostError | ShutdownError) else "raised"
-        _write(directory / f"{kind}.{rank}", traceback.format_exc().encode())
+        said = traceback.format_exc().encode(errors="backslashreplace")
+        _write(directory / f"{kind}.{rank}", said)
         raise
     _write(directory / f"returned.{rank}", result.blob.tobytes())
 

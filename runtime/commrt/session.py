@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from commrt import plans
-from commrt.engine.handle import Handle
+from commrt.engine.handle import Handle, Outcome
 from commrt.engine.runtime import Runtime
 from commrt.engine.submission import Submission
 from commrt.errors import ArgumentError, InitError
@@ -34,6 +35,8 @@ class Session:
         # Optimizers, numbered; the dead keep their place, for numbers are part of names.
         self.wrapped: list[weakref.ref[Any]] = []
         self._counters: dict[str, itertools.count[int]] = {}
+        self._lock = threading.Lock()
+        self._changes: dict[tuple[Kind, tuple[int, ...]], Handle] = {}
 
     def number(self, what: str) -> int:
         """Count calls for `what`, from 0. Ranks that call alike get alike numbers, for names."""
@@ -134,11 +137,12 @@ class Session:
 
     def barrier_async(self, process_set: ProcessSet | None = None) -> Handle:
         """Start a barrier; see `commrt.barrier`."""
-        return self._run(_on_the_job(Kind.BARRIER, lambda _: None), None, process_set)
+        plan = Plan(Signature(Kind.BARRIER, ()), (), (), lambda _: None)
+        return self._run(plan, None, process_set)
 
     def join_async(self) -> Handle:
         """Start to wait for the other ranks; see `commrt.join`."""
-        return self._run(_on_the_job(Kind.JOIN, lambda o: o.rows[0][0]), None, None)
+        return self._on_the_job(Kind.JOIN, ())
 
     def add_process_set(self, process_set: ProcessSet, timeout: float | None = None) -> ProcessSet:
         """Register a set; see `commrt.add_process_set`."""
@@ -147,19 +151,20 @@ class Session:
             raise ArgumentError(f"add_process_set: {list(ranks)} are not ranks below {size}")
         if ranks in self._sets.values():
             raise ArgumentError(f"add_process_set: there is a process set of {list(ranks)} already")
-        plan = _on_the_job(Kind.ADD_SET, lambda o: o.rows[0][0], ranks)
-        id = self._run(plan, None, None).wait(timeout)
+        id = self._on_the_job(Kind.ADD_SET, ranks).wait(timeout)
         self._sets[id] = ranks
         process_set.attach(id, self.runtime.topology.rank)
         return process_set
 
     def remove_process_set(self, process_set: ProcessSet, timeout: float | None = None) -> bool:
         """Unregister a set; see `commrt.remove_process_set`."""
+        if not isinstance(process_set, ProcessSet):
+            raise ArgumentError(f"remove_process_set: a ProcessSet is needed, not {process_set!r}")
         id = process_set.process_set_id
         if id is None or id == WORLD or self._sets.get(id) != process_set.ranks:
             return False
-        self._run(_on_the_job(Kind.REMOVE_SET, lambda _: None, (id,)), None, None).wait(timeout)
-        del self._sets[id]
+        self._on_the_job(Kind.REMOVE_SET, (id,)).wait(timeout)
+        self._sets.pop(id, None)
         process_set.attach(None)
         return True
 
@@ -231,6 +236,24 @@ class Session:
         plan = plans.reduce_scatter(xs, terms, size, index, collect, what)
         return self._run(plan, name, process_set)
 
+    def _on_the_job(self, kind: Kind, subject: tuple[int, ...]) -> Handle:
+        """Start what concerns the whole job, or return the same one while nobody has its result.
+
+        So whoever gave up waiting may wait again, and threads may wait together.
+        """
+        key = kind, subject
+
+        def collect(outcome: Outcome) -> int | None:
+            self._changes.pop(key, None)
+            return outcome.rows[0][0] if outcome.rows else None
+
+        with self._lock:
+            handle = self._changes.get(key)
+            if handle is None or (handle.done() and handle.exception() is not None):
+                plan = Plan(Signature(kind, (), subject=subject), (), (), collect)
+                handle = self._changes[key] = self._run(plan, None, None)
+            return handle
+
     def _run(
         self,
         plan: Plan,
@@ -278,11 +301,6 @@ class Session:
                 f"{process_set!r} is of another init(); call add_process_set() on all ranks"
             )
         return ranks
-
-
-def _on_the_job(kind: Kind, wrap: Wrap, subject: tuple[int, ...] = ()) -> Plan:
-    """Plan what moves no array."""
-    return Plan(Signature(kind, (), subject=subject), (), (), wrap)
 
 
 def _first(results: list[Any]) -> Any:

@@ -56,6 +56,14 @@ class ProcessSetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """One tensor's span in a flat array: elements [start, stop)."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One tensor as all ranks must agree on it.
 
@@ -73,7 +81,8 @@ class Signature:
 
     First dimensions of an allgather or alltoall may differ, so their specs hold 0 there.
     `fusable`: may share a bucket with others; what lies in one piece already gains nothing by
-    that. `subject`: the ranks of a process set to add, or the id of one to remove.
+    that. `subject`: the ranks of a process set to add, or the id of one to remove. `layout`: where
+    the tensors lie in the one flat array that is submitted; () if each is an array of its own.
     """
 
     kind: Kind
@@ -85,6 +94,7 @@ class Signature:
     root: int = -1
     fusable: bool = True
     subject: tuple[int, ...] = ()
+    layout: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +113,6 @@ class Request:
     rows: tuple[int, ...] = ()
     absent: tuple[int, ...] = ()
     site: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One tensor's span in a flat array: elements [start, stop)."""
-
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def test_a_difference_names_its_facet_and_no_other(facet: str) -> None:
         "root": "the root rank",
         "fusable": "whether it may be fused",
         "subject": "the process set",
+        "layout": "where tensors lie",
     }
     text = agree({0: ask(FLOATS, 0), 1: ask(altered(FLOATS, facet), 1)}, (0, 1))
     assert isinstance(text, str)

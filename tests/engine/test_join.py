@@ -143,3 +143,26 @@ def test_a_rank_that_ends_instead_of_joining_ends_the_wait() -> None:
                     session.join_async().wait(30)
 
         world.run(body)
+
+
+@pytest.mark.parametrize("what", ["join", "add"])
+def test_whoever_gave_up_waiting_may_wait_again_and_threads_wait_together(what: str) -> None:
+    gave_up = threading.Event()
+    with LocalWorld(2) as world:
+
+        def change(session: Session, timeout: float) -> int:
+            if what == "join":
+                return session.join_async().wait(timeout)  # type: ignore[no-any-return]
+            return session.add_process_set(ProcessSet([1]), timeout).id()
+
+        def body(session: Session) -> int:
+            if rank_of(session) == 0:
+                with pytest.raises(TimeoutError):
+                    change(session, 0.01)
+                gave_up.set()
+            gave_up.wait(30)
+            if what == "join":
+                assert session.join_async() is session.join_async()
+            return change(session, 30)
+
+        assert world.run(body) == [1, 1]

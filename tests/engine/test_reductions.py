@@ -14,7 +14,7 @@ from commrt.kernels.numpy_ import dtype_of
 from commrt.session import Session
 from commrt.testing import LocalWorld, MemorySwitch
 from commrt.testing.strategies import DTYPES
-from commrt.types import ReduceOp
+from commrt.types import Kind, ReduceOp, Segment, Signature, TensorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -270,6 +270,49 @@ def test_adasum_adds_what_is_orthogonal_and_averages_what_is_equal() -> None:
             ]
 
         assert world.run(body) == [[[3.0, 3.0], [4.0, 2.0], [0.0, 0.0]]] * 2
+
+
+def test_adasum_shares_out_rows_that_do_not_come_out_even() -> None:
+    given = [np.random.default_rng(r).normal(size=(3, 5)) for r in range(2)]
+    with LocalWorld(2) as world:
+        found = world.run(
+            lambda s: s.reducescatter_async(given[rank_of(s)], op=ReduceOp.ADASUM).wait()
+        )
+    np.testing.assert_allclose(np.concatenate(found), adasum(given), rtol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_thousands_of_arrays_make_a_group(size: int) -> None:
+    group = [np.ones((0 if size > 1 else 2, 2), np.float32)] * 1500
+    with LocalWorld(size) as world:
+        rows = world.run(lambda s: s.grouped_allgather_async(group).wait(30))
+        parts = world.run(lambda s: s.grouped_reducescatter_async(group).wait(30))
+    assert all(len(found) == 1500 for found in (*rows, *parts))
+
+
+@pytest.mark.parametrize("op", [SUM, ReduceOp.ADASUM])
+def test_tensors_of_one_array_are_reduced_by_themselves_and_stood_in_for(op: ReduceOp) -> None:
+    layout = (Segment(0, 3), Segment(32, 34))  # with padding between
+    specs = (TensorSpec("float64", (3,)), TensorSpec("float64", (2,)))
+    like = Signature(Kind.ALLREDUCE, specs, op, fusable=False, layout=layout)
+    given = [np.random.default_rng(r).normal(size=34) for r in range(2)]
+    with LocalWorld(3) as world:
+
+        def body(session: Session) -> Array:
+            if rank_of(session) == 2:
+                session.join_async().wait(30)
+                return given[0]
+            mine = given[rank_of(session)].copy()
+            session.submit(like, "bucket", mine, lambda _: None).wait(30)
+            session.join_async().wait(30)
+            return mine
+
+        found = world.run(body)[:2]
+    for s in layout:
+        parts = [g[s.start : s.stop] for g in given]
+        expected = parts[0] + parts[1] if op is SUM else adasum(parts)
+        for result in found:
+            np.testing.assert_allclose(result[s.start : s.stop], expected, rtol=1e-12)
 
 
 class FromElsewhere:

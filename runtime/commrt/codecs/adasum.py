@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from commrt.codecs.base import AllGather, Conversation, Exchange, Flat, Yield
 from commrt.codecs.direct import sent_nbytes, through_owners
-from commrt.core.chunks import chunk_bounds, cut
+from commrt.core.chunks import cut
 from commrt.kernels import numpy_ as kernels
 from commrt.types import Segment
 
@@ -39,7 +39,9 @@ class Adasum:
 
     def exchange(self, job: Exchange) -> Conversation:
         """Scatter; join level by level; gather."""
-        lo, hi = chunk_bounds(job.source.size, job.size)[job.index]
+        shares = job.shares()
+        lo = sum(shares[: job.index])
+        hi = lo + shares[job.index]
         spans = _within(job.segments or (Segment(0, job.source.size),), lo, hi)
 
         def own(parts: Flat, block: Flat) -> Conversation:

@@ -54,10 +54,15 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class CountAnew:
+    """Count unnamed operations from 0 again, under other names."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeersLeft:
     """These ranks have said goodbye; do not take their end for a loss."""
 
     ranks: tuple[int, ...]
 
 
-Action = SendControl | Execute | Warn | Fail | Stop | Started | PeersLeft
+Action = SendControl | Execute | Warn | Fail | Stop | Started | PeersLeft | CountAnew

@@ -98,4 +98,5 @@ _FACETS = (
     ("the root rank", lambda s: str(s.root)),
     ("whether it may be fused", lambda s: str(s.fusable)),
     ("the process set", lambda s: str(list(s.subject))),
+    ("where tensors lie", lambda s: str([(a.start, a.stop) for a in s.layout])),
 )

@@ -22,6 +22,7 @@ from commrt.core.wire import (
     Lost,
     Message,
     Ready,
+    Recount,
     Report,
     Schedule,
     Scheduled,
@@ -34,7 +35,7 @@ from commrt.types import Agreed, Kind, ProcessSetSpec, Request
 class Coordinator:
     """Decides for all process sets under one global order. Background thread of rank 0 only.
 
-    Control messages in, actions out; never raises on what a rank sends.
+    Control messages in, actions out; never raises on what a rank's `Member` sends.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Coordinator:
         self._dooms = Dooms()
         self._stalls = stalls
         self._goodbye = Goodbye(size)
+        self._held: dict[int, Request] = {}
         self._numbers = 0
 
     def receive(self, rank: int, message: Message, now: float) -> list[Action]:
@@ -102,15 +104,21 @@ class Coordinator:
     def _leave(self, rank: int, message: Leaving) -> list[Action]:
         if not message.final and self._goodbye.postpone(rank, message):
             return []
-        actions = self._abandon_without(rank, self._goodbye.leave(rank, message.why))
-        if message.final:
-            actions += self._withdraw(rank)
+        text = self._goodbye.leave(rank, message.why)
+        actions: list[Action] = []
+        self._held.pop(rank, None)
+        for key in self._ledger.submitted_by(rank):
+            if message.final or self._ledger.kind(key) is Kind.JOIN:
+                needs = f"{key[1]!r} needs {text}"
+                actions += self._end(key, "ShutdownError", needs, rank if message.final else -1)
+        actions += self._abandon_without(rank, text)
         return actions + self._farewells()
 
     def _ready(self, rank: int, message: Ready, now: float) -> list[Action]:
         actions: list[Action] = []
         complete: list[Key] = []
         unknown: list[int] = []
+        leaving = self._goodbye.answered(rank) if message.again else None
         announced = [(request, True) for request in message.new]
         for id in bits_to_ids(message.base, message.bits):
             request = self._ids.request(id)
@@ -121,14 +129,21 @@ class Coordinator:
             if rows != request.rows or absent != request.absent:
                 request = replace(request, rows=rows, absent=absent)
             announced.append((request, False))
+        if rank in self._held and not self._goodbye.asks(rank):
+            announced.append((self._held.pop(rank), True))
         for request, by_name in announced:
+            joins = request.signature.kind is Kind.JOIN
+            if joins and (unknown or self._goodbye.asks(rank)):
+                self._held[rank] = request  # what it has submitted before comes first
+                continue
             key = (request.set_id, request.name)
             refusal = self._refuse(rank, key, request)
             if refusal is not None:
                 actions.append(refusal)
                 continue
             complete += self._ledger.enter(rank, request, by_name, now)
-            if request.signature.kind is Kind.JOIN:
+            if joins:
+                self._dooms.release(rank)
                 for refused, text in self._ledger.refused():
                     actions += self._end(refused, "MismatchError", text)
         if unknown:
@@ -136,7 +151,6 @@ class Coordinator:
             actions.append(SendControl(rank, Forgotten(tuple(unknown))))
         if complete:
             actions += self._schedule(list(dict.fromkeys(complete)))
-        leaving = self._goodbye.answered(rank) if message.again else None
         return actions if leaving is None else actions + self._leave(rank, leaving)
 
     def _refuse(self, rank: int, key: Key, request: Request) -> Action | None:
@@ -147,6 +161,9 @@ class Coordinator:
         if rank not in members:
             text = f"rank {rank} is not in process set {request.set_id}"
             return SendControl(rank, Failed(*key, "ArgumentError", text))
+        if self._ledger.joining.has(rank):
+            text = f"rank {rank} has joined and submits nothing until join() has ended"
+            return SendControl(rank, Failed(*key, "MismatchError", text))
         submitted = self._ledger.submitters(key)
         missing = [r for r in members if r not in submitted]
         left = self._goodbye.left_among(missing)
@@ -163,22 +180,25 @@ class Coordinator:
         ready: list[tuple[int, Agreed]] = []
         items: dict[Key, dict[int, Item]] = {}
         for key in complete:
-            last = self._ledger.joining.last() if self._ledger.kind(key) is Kind.JOIN else -1
+            if not self._ledger.submitters(key):
+                continue  # its process set was removed just before
+            ranks, last = self._ledger.members(key[0]), self._ledger.joining.last()
             pending = self._ledger.take(key)
-            ranks = self._ledger.members(key[0])
             agreed = agree(pending.requests, [r for r in ranks if r in pending.requests])
+            if isinstance(agreed, Agreed):
+                agreed, orphaned = self._settle(agreed, last)
+                actions += orphaned
             if isinstance(agreed, str):
                 failed = Failed(*key, "MismatchError", agreed)
                 actions += [SendControl(r, failed) for r in pending.requests]
                 continue
-            agreed, orphaned = self._settle(agreed, last)
-            actions += orphaned
             ready.append((key[0], agreed))
             items[key] = self._items(pending, ranks, agreed)
         buckets: dict[int, list[Scheduled]] = {}
         for set_id, operations in fusion.plan(ready, self._limit):
-            for rank in self._ledger.members(set_id):
-                found = tuple(items[set_id, operation.name][rank] for operation in operations)
+            told = [items[set_id, operation.name] for operation in operations]
+            for rank in told[0]:
+                found = tuple(item[rank] for item in told)
                 buckets.setdefault(rank, []).append(Scheduled(self._numbers, set_id, found))
             self._numbers += 1
         # Our own copy last: peers get theirs while we are still busy with ours.
@@ -186,22 +206,22 @@ class Coordinator:
             actions.append(SendControl(rank, Schedule(tuple(buckets[rank]))))
         return actions + self._farewells()
 
-    def _settle(self, agreed: Agreed, last: int) -> tuple[Agreed, list[Action]]:
+    def _settle(self, agreed: Agreed, last: int) -> tuple[Agreed | str, list[Action]]:
         """Do here what an operation on the job itself asks for; its result travels as rows."""
+        subject = agreed.signature.subject
         match agreed.signature.kind:
             case Kind.JOIN:
                 return replace(agreed, rows=((last,),)), []
             case Kind.ADD_SET:
-                return replace(
-                    agreed, rows=((self._ledger.add_set(agreed.signature.subject),),)
-                ), []
+                return replace(agreed, rows=((self._ledger.add_set(subject),),)), []
+            case Kind.REMOVE_SET if not subject or not self._ledger.removable(subject[0]):
+                return f"process sets {list(subject)} can't be removed", []
             case Kind.REMOVE_SET:
-                set_id = agreed.signature.subject[0]
                 orphaned: list[Action] = []
-                for key, waiting in self._ledger.remove_set(set_id):
-                    failed = Failed(*key, "ArgumentError", f"process set {set_id} was removed")
+                for key, waiting in self._ledger.remove_set(subject[0]):
+                    failed = Failed(*key, "ArgumentError", f"process set {subject[0]} was removed")
                     orphaned += [SendControl(r, failed) for r in waiting]
-                self._dooms.forget(set_id)
+                self._dooms.forget(subject[0])
                 return agreed, orphaned
         return agreed, []
 
@@ -224,16 +244,26 @@ class Coordinator:
     def _fail(self, key: Key, error: str, text: str, done: set[int]) -> list[Action]:
         """Fail an operation on every member; those not in `done` fail when they submit it."""
         late = set(self._ledger.members(key[0])) - self._ledger.submitters(key) - done
+        late -= self._ledger.joining.ranks()
         self._dooms.add(key, error, text, late)
         return self._end(key, error, text)
 
     def _end(self, key: Key, error: str, text: str, without: int = -1) -> list[Action]:
         """Fail an operation on the ranks that have submitted it."""
         waiting = self._ledger.submitters(key)
-        if waiting:
-            self._ledger.take(key)
+        joined = self._ledger.joining.ranks()
         failed = Failed(*key, error, text)
-        return [SendControl(r, failed) for r in sorted(waiting) if r != without]
+        actions: list[Action] = [SendControl(r, failed) for r in sorted(waiting) if r != without]
+        if waiting and self._ledger.take(key).kind is Kind.JOIN:
+            actions += self._scatter(joined, text)
+        return actions
+
+    def _scatter(self, joined: set[int], text: str) -> list[Action]:
+        """Begin anew after a join that failed: nothing can wait for those who had joined."""
+        actions: list[Action] = []
+        for key in [k for r in sorted(joined) for k in self._ledger.waiting_for(r)]:
+            actions += self._end(key, "ShutdownError", text)
+        return actions + list(self._goodbye.broadcast(Recount()))
 
     def _abandon_without(self, rank: int, text: str) -> list[Action]:
         """Fail what waits for a rank that submits nothing more."""
@@ -241,14 +271,6 @@ class Coordinator:
         for key in self._ledger.waiting_for(rank):
             kind = self._ledger.kind(key).value
             actions += self._end(key, "ShutdownError", f"{kind} {key[1]!r} needs {text}")
-        return actions
-
-    def _withdraw(self, rank: int) -> list[Action]:
-        """Forget what a rank submitted and no longer waits for."""
-        actions: list[Action] = []
-        text = self._goodbye.left_among([rank])
-        for key in self._ledger.submitted_by(rank):
-            actions += self._end(key, "ShutdownError", f"{key[1]!r} needs {text}", without=rank)
         return actions
 
     def _farewells(self) -> list[Action]:

@@ -42,6 +42,15 @@ class Dooms:
                 del self._by_key[key]
         return found
 
+    def release(self, rank: int) -> None:
+        """Expect nothing of a rank any more: it has joined."""
+        for key, dooms in list(self._by_key.items()):
+            for doomed in dooms:
+                doomed.waiting.discard(rank)
+            self._by_key[key] = [doomed for doomed in dooms if doomed.waiting]
+            if not self._by_key[key]:
+                del self._by_key[key]
+
     def forget(self, set_id: int) -> None:
         """Drop the failures of a process set that is no more."""
         for key in [key for key in self._by_key if key[0] == set_id]:

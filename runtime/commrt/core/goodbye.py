@@ -28,6 +28,10 @@ class Goodbye:
         """Note that a rank has to announce something again."""
         self._asked[rank] = self._asked.get(rank, 0) + 1
 
+    def asks(self, rank: int) -> bool:
+        """Has a rank something to announce again?"""
+        return self._asked.get(rank, 0) > 0
+
     def postpone(self, rank: int, message: Leaving) -> bool:
         """Tell whether a rank's goodbye came before something it has to announce again."""
         if self._asked.get(rank):

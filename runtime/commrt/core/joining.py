@@ -22,8 +22,16 @@ class Joining:
             self._joined.append(rank)
 
     def last(self) -> int:
-        """Return the rank that joined last."""
-        return self._joined[-1]
+        """Return the rank that joined last, or -1."""
+        return self._joined[-1] if self._joined else -1
+
+    def has(self, rank: int) -> bool:
+        """Has this rank joined?"""
+        return rank in self._joined
+
+    def ranks(self) -> set[int]:
+        """Return who has joined."""
+        return set(self._joined)
 
     def clear(self) -> None:
         """Note that all have joined, or that joining has failed."""

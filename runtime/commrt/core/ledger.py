@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from commrt.core.ids import Key
 from commrt.core.joining import Joining
 from commrt.core.stall import StallWatch
-from commrt.types import Kind, ProcessSetSpec, Request
+from commrt.types import WORLD, Kind, ProcessSetSpec, Request
 
 
 @dataclass(slots=True)
@@ -107,6 +107,10 @@ class Ledger:
         id, self._new_set = self._new_set, self._new_set + 1
         self._sets[id] = ProcessSetSpec(id, tuple(ranks))
         return id
+
+    def removable(self, set_id: int) -> bool:
+        """Is there such a set, and is it not the world?"""
+        return set_id != WORLD and set_id in self._sets
 
     def remove_set(self, set_id: int) -> list[tuple[Key, list[int]]]:
         """Forget a process set; return what was open in it, and the ranks that wait for it."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from commrt import errors
-from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
+from commrt.core.actions import (
+    Action,
+    CountAnew,
+    Execute,
+    Fail,
+    PeersLeft,
+    SendControl,
+    Started,
+    Stop,
+    Warn,
+)
 from commrt.core.ids import CAPACITY, IdTable, Key
 from commrt.core.wire import (
     SPREAD,
@@ -18,6 +28,7 @@ from commrt.core.wire import (
     Lost,
     Message,
     Ready,
+    Recount,
     Report,
     Schedule,
     Scheduled,
@@ -92,6 +103,8 @@ class Member:
                 return [Fail(set_id, name, make_error(error, text))]
             case Forgotten(ids=ids):
                 return self._announce_again(ids)
+            case Recount():
+                return [CountAnew()]
             case Stalled(text=text):
                 self._warned_at = float("inf")
                 return [Warn(text)]

@@ -89,6 +89,10 @@ class Forgotten(msgspec.Struct, tag="forgotten", array_like=True, frozen=True):
     ids: tuple[int, ...]
 
 
+class Recount(msgspec.Struct, tag="recount", array_like=True, frozen=True):
+    """Coordinator to all: a join has failed; count unnamed operations from 0 again."""
+
+
 class Stalled(msgspec.Struct, tag="stalled", array_like=True, frozen=True):
     """Coordinator to waiting members: who is late, for their logs."""
 
@@ -128,6 +132,7 @@ Message = (
     | Schedule
     | Failed
     | Forgotten
+    | Recount
     | Stalled
     | Left
     | Farewell

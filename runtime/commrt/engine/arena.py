@@ -29,6 +29,11 @@ class Arena:
         """Return the memory of tensors [first, stop), with the padding between them."""
         return self.flat[self.segments[first].start : self.segments[stop - 1].stop]
 
+    def layout(self, first: int, stop: int) -> tuple[Segment, ...]:
+        """Return where tensors [first, stop) lie in their span."""
+        start = self.segments[first].start
+        return tuple(Segment(s.start - start, s.stop - start) for s in self.segments[first:stop])
+
 
 def make_arena(lengths: Sequence[int], dtype: np.dtype[Any]) -> Arena:
     """Lay tensors of these numbers of elements out, in order."""

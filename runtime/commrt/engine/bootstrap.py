@@ -38,7 +38,6 @@ from commrt.transports.mpi import MpiWire
 from commrt.types import WORLD, ProcessSetSpec, Topology
 from commrt.version import __version__
 
-
 log = logging.getLogger("commrt.engine")
 
 

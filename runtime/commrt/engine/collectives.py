@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -34,11 +33,15 @@ _SLICE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a reduction; `factor` is what it is multiplied by before."""
+    """One array of a reduction; `factor` is what it is multiplied by before.
+
+    `layout`: the tensors in it, if it is not one tensor.
+    """
 
     source: Flat
     out: Flat
     factor: float
+    layout: tuple[Segment, ...] = ()
 
 
 class Collectives:
@@ -73,8 +76,8 @@ class Collectives:
         for dtype in dict.fromkeys(a.dtype for s in running.submissions for a in s.sources):
             before, after = _scales(signature, dtype)
             parts = [
-                Part(source, out, 1.0 if s.neutral else before)
-                for s in running.submissions
+                Part(source, out, 1.0 if s.neutral else before, agreed.signature.layout)
+                for s, agreed in zip(running.submissions, running.bucket.operations, strict=True)
                 for source, out in zip(s.sources, s.outs, strict=True)
                 if source.dtype == dtype
             ]
@@ -94,7 +97,7 @@ class Collectives:
             index=members.index,
             op=running.bucket.operations[0].signature.op,
             scale=after,
-            segments=_segments([part.source for part in parts]),
+            segments=_segments(parts),
         )
         yield from self._converse(running, members, job)
         if not direct:
@@ -188,10 +191,15 @@ def _scales(signature: Signature, dtype: np.dtype[Any]) -> tuple[float, float]:
     return signature.prescale, signature.postscale
 
 
-def _segments(sources: Sequence[Flat]) -> tuple[Segment, ...]:
-    """Return where each source lies in a flat array of them all."""
-    ends = list(accumulate((a.size for a in sources), initial=0))
-    return tuple(Segment(start, stop) for start, stop in pairwise(ends))
+def _segments(parts: Sequence[Part]) -> tuple[Segment, ...]:
+    """Return where each tensor lies in a flat array of all parts."""
+    found: list[Segment] = []
+    start = 0
+    for part in parts:
+        layout = part.layout or (Segment(0, part.source.size),)
+        found += [Segment(start + s.start, start + s.stop) for s in layout]
+        start += part.source.size
+    return tuple(found)
 
 
 def _pack(parts: Sequence[Part], flat: Flat) -> Task:

@@ -13,7 +13,17 @@ import numpy as np
 
 from commrt.control.base import PeerGone, Received
 from commrt.core import wire
-from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
+from commrt.core.actions import (
+    Action,
+    CountAnew,
+    Execute,
+    Fail,
+    PeersLeft,
+    SendControl,
+    Started,
+    Stop,
+    Warn,
+)
 from commrt.core.member import COORDINATOR
 from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
@@ -160,11 +170,13 @@ class Cycle:
                 case Execute(bucket=bucket):
                     if not parts.executor.busy():
                         self._pace.begin(now)
-                    parts.executor.start(bucket, self._submissions(bucket), now)
+                    parts.executor.start(bucket, self._submissions(bucket, now), now)
                 case Fail(set_id=set_id, name=name, error=error):
                     parts.queue.fail((set_id, name), error)
                 case Warn(text=text):
                     log.warning("rank %d: %s", parts.topology.rank, text)
+                case CountAnew():
+                    parts.queue.count_anew()
                 case PeersLeft(ranks=ranks):
                     self._losses.leave(ranks)
                 case Started():
@@ -172,10 +184,10 @@ class Cycle:
                 case Stop() as stop:
                     self._end = stop
 
-    def _submissions(self, bucket: Bucket) -> list[Submission]:
+    def _submissions(self, bucket: Bucket, now: float) -> list[Submission]:
         parts = self._parts
         return [
-            stand_in(bucket.set_id, operation, parts.heart)
+            stand_in(bucket.set_id, operation, parts.heart, now)
             if operation.joined
             else parts.queue.find((bucket.set_id, operation.name))
             for operation in bucket.operations

@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from commrt.engine.collectives import Collectives
 from commrt.engine.running import Running
 from commrt.engine.submission import Submission
-from commrt.transports.base import WINDOW, Members, Transport, Work
+from commrt.transports.base import WINDOW, Members, Transport
 from commrt.types import Agreed, Bucket, Kind
 
 _IN_FLIGHT = 2
 """Buckets on the wire at once: the second fills the gaps that the first one's ends leave."""
+
+_BUDGET = 8
+"""Collectives of one bucket ended in one call, so that the engine gets to its inbox."""
 
 
 class Executor:
@@ -84,19 +87,20 @@ class Executor:
 
     def _advance(self, running: Running) -> bool:
         """Move one bucket on as far as it goes without waiting; is it done?"""
-        if running.work is not None:
-            if not running.work.progress():
+        for _ in range(_BUDGET):
+            if running.work is not None:
+                if not running.work.progress():
+                    return False
+                self._finished_steps += running.work.steps() + 1
+                running.work = None
+            try:
+                running.work = next(running.task)
+            except StopIteration:
+                return True
+            if running.work is None:  # a slice of local work is done: look at the inbox first
+                self._finished_steps += 1
                 return False
-            self._finished_steps += running.work.steps() + 1
-            running.work = None
-        running.work = next(running.task, _DONE)
-        if running.work is _DONE:
-            running.work = None
-            return True
-        if running.work is None:  # a slice of local work is done: look at the inbox first
-            self._finished_steps += 1
-            return False
-        return self._advance(running)
+        return False
 
 
 class Sets:
@@ -122,10 +126,3 @@ class Sets:
 def _names(submissions: Sequence[Submission]) -> str:
     names = [submission.request.name for submission in submissions]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-class _Done:
-    """Marks the end of a task."""
-
-
-_DONE: Work = _Done()  # type: ignore[assignment]

@@ -92,6 +92,11 @@ class TensorQueue:
             self._forget(submission)
         submission.handle.fail(error)
 
+    def count_anew(self) -> None:
+        """Count unnamed operations from 0 again."""
+        with self._lock:
+            self._ordinals.restart()
+
     def names(self) -> list[str]:
         """Names of all open submissions, oldest first."""
         with self._lock:
@@ -135,11 +140,15 @@ class Ordinals:
         """Note that the name was used."""
         self._counts[set_id, kind] = self._counts.get((set_id, kind), 0) + 1
 
+    def restart(self) -> None:
+        """Count from 0, under names that were not there before."""
+        self._counts.clear()
+        self._joins += 1
+
     def follow(self, signature: Signature) -> None:
         """Note that an operation has ended well."""
         if signature.kind is Kind.JOIN:
-            self._counts.clear()
-            self._joins += 1
+            self.restart()
         elif signature.kind is Kind.REMOVE_SET:
             for key in [key for key in self._counts if key[0] == signature.subject[0]]:
                 del self._counts[key]

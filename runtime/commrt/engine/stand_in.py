@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -10,16 +12,22 @@ from commrt.engine.handle import Handle
 from commrt.engine.heart import Heart
 from commrt.engine.submission import Submission
 from commrt.kernels.numpy_ import dtype_of, neutral
-from commrt.types import Agreed, Request
+from commrt.transports.base import Flat
+from commrt.types import Agreed, ReduceOp, Request
 
 
-def stand_in(set_id: int, agreed: Agreed, heart: Heart) -> Submission:
+def stand_in(set_id: int, agreed: Agreed, heart: Heart, now: float) -> Submission:
     """Make a submission that changes nobody's result. Nobody holds its handle."""
     signature = agreed.signature
-    sources = tuple(
-        np.full(prod(spec.shape), neutral(signature.op, dtype_of(spec.dtype)), dtype_of(spec.dtype))
-        for spec in signature.tensors
-    )
+    lengths = [prod(spec.shape) for spec in signature.tensors]
+    dtypes = [dtype_of(spec.dtype) for spec in signature.tensors]
+    if signature.layout:
+        lengths, dtypes = [signature.layout[-1].stop], dtypes[:1]
+    sources = tuple(map(_filled, lengths, dtypes, repeat(signature.op)))
     request = Request(set_id, agreed.name, True, signature)
     handle = Handle(agreed.name, lambda _: None, heart)
-    return Submission(request, sources, sources, handle, neutral=True)
+    return Submission(request, sources, sources, handle, submitted=now, neutral=True)
+
+
+def _filled(n: int, dtype: np.dtype[Any], op: ReduceOp) -> Flat:
+    return np.full(n, neutral(op, dtype), dtype)

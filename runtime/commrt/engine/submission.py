@@ -17,7 +17,7 @@ from commrt.types import Request
 class Submission:
     """What to move and where to.
 
-    `sources` and `outs` are flat arrays of one dtype; an out may be its source. An allgather has
+    `sources` and `outs` are flat arrays; an out may be its source. An allgather has
     no outs: they are made when all ranks' rows are known. `restore` lists (target, array) pairs:
     an array's values are copied to its target, of any layout, before the handle completes.
     `request.name` of an unnamed one is filled in on acceptance. `neutral`: it stands in for a rank

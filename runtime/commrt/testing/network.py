@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from commrt.core import wire
-from commrt.core.actions import Action, Execute, Fail, PeersLeft, SendControl, Started, Stop, Warn
+from commrt.core.actions import (
+    Action,
+    CountAnew,
+    Execute,
+    Fail,
+    PeersLeft,
+    SendControl,
+    Started,
+    Stop,
+    Warn,
+)
 from commrt.core.coordinator import Coordinator
 from commrt.core.ids import CAPACITY, Key
 from commrt.core.member import Member
@@ -40,6 +50,7 @@ class SimulatedRank:
     failed: list[Fail] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
+    recounts: int = 0
     started: bool = False
     end: Stop | None = None
 
@@ -59,6 +70,8 @@ class SimulatedRank:
                 self.warnings.append(text)
             case PeersLeft(ranks=ranks):
                 self.gone.update(ranks)
+            case CountAnew():
+                self.recounts += 1
             case Started():
                 self.started = True
             case Stop():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commrt.testing.crowd import Operation, Scenario
 from commrt.testing.network import world_of
-from commrt.types import Kind, ProcessSetSpec, ReduceOp, Request, Signature, TensorSpec
+from commrt.types import Kind, ProcessSetSpec, ReduceOp, Request, Segment, Signature, TensorSpec
 
 DTYPES = (
     "bool",
@@ -44,6 +44,7 @@ FACETS = (
     "root",
     "fusable",
     "subject",
+    "layout",
 )
 """Where signatures may differ; see `altered`."""
 
@@ -113,6 +114,8 @@ def altered(signature: Signature, facet: str) -> Signature:
             return replace(signature, postscale=signature.postscale * 3)
         case "codec":
             return replace(signature, codec="bf16")
+        case "layout":
+            return replace(signature, layout=(*signature.layout, Segment(0, 1)))
         case "subject":
             return replace(signature, subject=(*signature.subject, 1))
         case "fusable":
