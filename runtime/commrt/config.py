@@ -136,8 +136,8 @@ class Config:
         "mpi",
         _transport,
         "",
-        "what moves data between ranks: `mpi`; `none` moves nothing, so that results are wrong: to "
-        "measure what all the rest costs",
+        "what moves data between ranks: `mpi`; with `none` reductions move nothing and are wrong: "
+        "to measure what all the rest costs",
     )
     switch_interval: float = _setting(
         0.0,

@@ -242,3 +242,16 @@ def test_a_machine_that_is_offline_and_cannot_resolve_its_name_works() -> None:
         timeout=60,
     )
     assert (done.stdout.count("ok"), done.returncode) == (2, 0), done.stderr
+
+
+def test_reductions_may_be_kept_from_moving_anything() -> None:
+    script = """
+        import numpy as np, commrt
+        commrt.init()
+        r = commrt.rank()
+        print(commrt.allreduce(np.array([1.0, 2.0]) * (r + 1)).tolist(),
+              commrt.reducescatter(np.array([1.0, 2.0]), op=commrt.Sum).tolist(),
+              commrt.allgather(np.array([r])).tolist())
+    """
+    found = outputs(script, env={"COMMRT_TRANSPORT": "none"})
+    assert found == ["[0.5, 1.0] [1.0] [0, 1]\n", "[1.0, 2.0] [2.0] [0, 1]\n"]

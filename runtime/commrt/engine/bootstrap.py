@@ -32,6 +32,7 @@ from commrt.engine.queue import TensorQueue
 from commrt.errors import ArgumentError, InitError
 from commrt.observe.trace import Trace
 from commrt.transports.base import Members, Transport
+from commrt.transports.idle import IdleTransport
 from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
 from commrt.transports.mpi import MpiWire
@@ -104,10 +105,11 @@ def _meet(order: Order) -> Place:
 
 def _transport(config: Config, comm: Any, size: int) -> Transport:
     """Choose what moves data."""
-    if config.transport == "none" and size > 1:
-        log.warning("COMMRT_TRANSPORT=none: nothing is moved between ranks; results are wrong")
-    if config.transport == "none" or size == 1:
+    if size == 1:
         return LocalTransport()
+    if config.transport == "none":
+        log.warning("COMMRT_TRANSPORT=none: reductions move nothing; their results are wrong")
+        return IdleTransport(MpiWire(comm))
     return MessageTransport(MpiWire(comm))
 
 
