@@ -13,10 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from commrt.clock import monotonic
-from commrt.config import LauncherEnv, Settings, read_settings
+from commrt.config import Config, LauncherEnv, Settings, read_settings
 from commrt.engine.bootstrap import Order
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.runtime import Runtime, in_child_after_fork
@@ -59,13 +59,15 @@ class Stats:
 
 
 def init(
-    comm: Any = None, process_sets: Iterable[ProcessSet | Sequence[int]] | None = None
+    comm: Any = None,
+    process_sets: Iterable[ProcessSet | Sequence[int]] | Literal["dynamic"] | None = None,
 ) -> None:
     """Start the runtime and wait until every rank has. A second call does nothing.
 
     Without a launcher it is one rank of one. `comm`: an mpi4py communicator, or a list of world
-    ranks; it is duplicated. `process_sets`: subsets, the same on all ranks. Raises InitError,
-    PeerLostError; may be tried again.
+    ranks; it is duplicated. `process_sets`: subsets, the same on all ranks; Horovod's "dynamic" is
+    the same as none, for sets may be added at any time. Raises InitError, PeerLostError; may be
+    tried again.
     """
     with _state.lock:
         _refuse_in_child()
@@ -76,36 +78,10 @@ def init(
             return
         settings = read_settings()
         _set_log_level(settings.config.log)
-        sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets or ()]
-        _state.generation += 1
-        order = Order(
-            settings.config,
-            LauncherEnv.from_environment(),
-            comm,
-            tuple(s.ranks for s in sets),
-            _state.generation,
-            monotonic,
-            _state.mpi,
-            lambda: None,
-        )
-        runtime = _state.last = Runtime(order)
-        runtime.start()
-        me = runtime.topology.rank
-        for number, process_set in enumerate(sets, start=1):
-            process_set.attach(number, me)
-        global_process_set.ranks = tuple(range(runtime.topology.size))
-        global_process_set.attach(WORLD, me)
-        _state.session = Session(runtime, [global_process_set, *sets])
-        here = runtime.topology
-        log.info(
-            "rank %d of %d on %s, local rank %d of %d",
-            here.rank,
-            here.size,
-            here.hosts[here.rank],
-            here.local_rank,
-            here.local_size,
-        )
-        _begin(_state.session, settings)
+        given = () if process_sets is None or process_sets == "dynamic" else process_sets
+        sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in given]
+        session = _state.session = _make_session(settings.config, comm, sets)
+        _begin(session, settings)
 
 
 def shutdown() -> None:
@@ -208,9 +184,39 @@ def session() -> Session:
     return _state.session
 
 
+def _make_session(config: Config, comm: Any, sets: Sequence[ProcessSet]) -> Session:
+    """Start a runtime, and number the process sets."""
+    _state.generation += 1
+    order = Order(
+        config,
+        LauncherEnv.from_environment(),
+        comm,
+        tuple(s.ranks for s in sets),
+        _state.generation,
+        monotonic,
+        _state.mpi,
+        lambda: None,
+    )
+    runtime = _state.last = Runtime(order)
+    runtime.start()
+    global_process_set.ranks = tuple(range(runtime.topology.size))
+    for number, process_set in enumerate([global_process_set, *sets], start=WORLD):
+        process_set.attach(number, runtime.topology.rank)
+    return Session(runtime, [global_process_set, *sets])
+
+
 def _begin(session: Session, settings: Settings) -> None:
-    """Say what became of Horovod's settings, once in the job; start the timeline asked for."""
-    if session.runtime.topology.rank == 0:
+    """Say where we are and what became of Horovod's settings; start the timeline asked for."""
+    here = session.runtime.topology
+    log.info(
+        "rank %d of %d on %s, local rank %d of %d",
+        here.rank,
+        here.size,
+        here.hosts[here.rank],
+        here.local_rank,
+        here.local_size,
+    )
+    if here.rank == 0:
         used, ignored = settings.notes()
         if used:
             log.info(used)

@@ -12,7 +12,7 @@ Holds = Callable[..., None]
 
 @pytest.mark.usefixtures("world")
 def test_what_is_no_pair_with_a_tensor_is_refused() -> None:
-    for wrong in ([torch.ones(1)], {"x": 1.0}, [("x", None)]):
+    for wrong in ([1.0], {"x": 1.0}, [("x", None)]):
         with pytest.raises(hvd.ArgumentError, match=r"not a \(name, tensor\) pair"):
             hvd.broadcast_parameters(wrong, root_rank=0)  # type: ignore[arg-type]
 
@@ -43,6 +43,9 @@ def parameters():
     assert model.loose.data_ptr() == place and model.loose.stride() == (6, 2)
     hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
     hvd.broadcast_parameters([], root_rank=0)
+    bare = [torch.full((2,), float(rank)), torch.tensor(rank)]
+    hvd.broadcast_parameters(bare, root_rank=1)
+    assert bare[0].tolist() == [1.0, 1.0] and bare[1].item() == 1
 
 
 def take_steps(model, optimizer, n):

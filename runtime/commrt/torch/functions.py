@@ -12,7 +12,7 @@ from commrt.api import session
 from commrt.engine.handle import Handle
 from commrt.errors import ArgumentError, DuplicateNameError
 
-Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,11 @@ class TensorSlot:
 def broadcast_parameters(params: Params, root_rank: int) -> None:
     """Overwrite the tensors of a `state_dict()`, or of (name, tensor) pairs, with the root's.
 
-    All ranks must give the same names; `root_rank` is a world rank. Blocks.
+    Tensors without names go by their place. All ranks must give the same names; `root_rank` is a
+    world rank. Blocks.
     """
-    pairs = list(params.items() if isinstance(params, Mapping) else params)
+    given: list[Any] = list(params.items() if isinstance(params, Mapping) else params)
+    pairs = [(str(i), p) if isinstance(p, torch.Tensor) else p for i, p in enumerate(given)]
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)):
             raise ArgumentError(
@@ -40,10 +42,13 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
     _broadcast([(f"broadcast_parameters.{name}", tensor) for name, tensor in pairs], root_rank)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
     """Load the root's `state_dict()` on every rank: its tensors, its settings, its empty places.
 
-    Blocks. Raises ArgumentError on every rank if the optimizers differ in kind or in parameters.
+    Horovod's `model` is not needed: no step is taken to make state. Blocks. Raises ArgumentError
+    on every rank if the optimizers differ in kind or in parameters.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ArgumentError("broadcast_optimizer_state: the state of LBFGS can't be sent")
