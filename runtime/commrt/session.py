@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Session:
         # Optimizers, numbered; the dead keep their place, for numbers are part of names.
         self.wrapped: list[weakref.ref[Any]] = []
         self._counters: dict[str, itertools.count[int]] = {}
+        self.joins = 0  # that have ended here; the same on all ranks outside join()
         self._lock = threading.Lock()
         self._changes: dict[tuple[Kind, tuple[int, ...]], Handle] = {}
 
@@ -134,6 +136,20 @@ class Session:
         """Start an alltoall, whose result is (array, rows received from each member)."""
         size, index = self._place(process_set)
         return self._run(plans.alltoall(x, splits, size, index, "alltoall"), name, process_set)
+
+    def exchange_async(
+        self, obj: Any, name: str | None = None, process_set: ProcessSet | None = None
+    ) -> Handle:
+        """Start to gather objects, by rank, of all members that have not joined."""
+        members = self._members(process_set)
+        plan = plans.allgather([pack(obj).blob], _first, "exchange")
+
+        def wrap(outcome: Outcome) -> dict[int, Any]:
+            ranks = [r for r, rows in zip(members, outcome.rows[0], strict=True) if rows]
+            return dict(zip(ranks, unpack(outcome.arrays[0].tobytes(), ranks), strict=True))
+
+        signature = replace(plan.signature, partial=True)
+        return self._run(replace(plan, signature=signature, wrap=wrap), name, process_set)
 
     def barrier_async(self, process_set: ProcessSet | None = None) -> Handle:
         """Start a barrier; see `commrt.barrier`."""
@@ -245,6 +261,7 @@ class Session:
 
         def collect(outcome: Outcome) -> int | None:
             self._changes.pop(key, None)
+            self.joins += kind is Kind.JOIN
             return outcome.rows[0][0] if outcome.rows else None
 
         with self._lock:

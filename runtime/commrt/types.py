@@ -83,6 +83,7 @@ class Signature:
     `fusable`: may share a bucket with others; what lies in one piece already gains nothing by
     that. `subject`: the ranks of a process set to add, or the id of one to remove. `layout`: where
     the tensors lie in the one flat array that is submitted; () if each is an array of its own.
+    `partial`: an allgather that goes on without members that have joined; they give no rows.
     """
 
     kind: Kind
@@ -95,6 +96,7 @@ class Signature:
     fusable: bool = True
     subject: tuple[int, ...] = ()
     layout: tuple[Segment, ...] = ()
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

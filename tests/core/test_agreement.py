@@ -57,6 +57,7 @@ def test_a_difference_names_its_facet_and_no_other(facet: str) -> None:
         "fusable": "whether it may be fused",
         "subject": "the process set",
         "layout": "where tensors lie",
+        "partial": "whether joined ranks are needed",
     }
     text = agree({0: ask(FLOATS, 0), 1: ask(altered(FLOATS, facet), 1)}, (0, 1))
     assert isinstance(text, str)

@@ -166,3 +166,24 @@ def test_whoever_gave_up_waiting_may_wait_again_and_threads_wait_together(what: 
             return change(session, 30)
 
         assert world.run(body) == [1, 1]
+
+
+def test_objects_are_exchanged_by_those_who_have_not_joined() -> None:
+    joined = threading.Event()
+    with LocalWorld(3) as world:
+
+        def body(session: Session) -> dict[int, Any] | None:
+            found = None
+            if rank_of(session) == 1:
+                handle = session.join_async()
+                joined.set()
+            else:
+                joined.wait(30)
+                found = session.exchange_async(["of", rank_of(session)]).wait(30)
+                handle = session.join_async()
+            handle.wait(30)
+            assert len(session.exchange_async(0).wait(30)) == 3
+            return found
+
+        expected = {0: ["of", 0], 2: ["of", 2]}
+        assert world.run(body) == [expected, None, expected]

@@ -9,27 +9,52 @@ import torch
 from torch import Tensor, nn
 
 import commrt.torch as hvd
-from commrt.core.bucketing import FixedBuckets
-from commrt.torch.buckets import plan_buckets
+from commrt.torch.buckets import DenseBucket
+from commrt.torch.fleet import Fleet
 from commrt.torch.hooks import Reducer
-from commrt.types import Kind, ReduceOp, Signature
+from commrt.torch.options import Options
+from commrt.torch.registry import Number
+from commrt.torch.table import Table
+from commrt.types import ReduceOp
 
-pytestmark = pytest.mark.usefixtures("world")
+SMALL = {"COMMRT_BUCKET": "1", "COMMRT_FIRST_BUCKET": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _small_buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
+    # As if there were somebody to reduce with.
+    monkeypatch.setattr(Fleet, "alone", lambda self: False)
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+OPTIONS = Options(hvd.Compression.none, ReduceOp.AVERAGE, 1.0, 0, False, None, None)
 
 
 class Wrapped:
-    """Two layers, each with a bucket of its own, under a reducer."""
+    """Two parameters, each with a bucket of its own, under a reducer that has planned."""
 
     def __init__(self, passes: int = 1) -> None:
         self.a, self.b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-        like = Signature(Kind.ALLREDUCE, (), ReduceOp.AVERAGE)
-        named = [("a", self.a), ("b", self.b)]
-        self.buckets = plan_buckets(named, like, FixedBuckets(1, 1), "optimizer.0")
-        self.reducer = Reducer(self.buckets, passes, hvd.global_process_set)
+        self.optimizer = torch.optim.SGD([self.a, self.b], lr=0.0)
+        self.table = Table(self.optimizer, [("a", self.a), ("b", self.b)])
+        self.fleet = Fleet(self.table, OPTIONS, Number())
+        self.reducer = Reducer(self.fleet, passes)
+        assert self.reducer.active()
+        self.reducer.synchronize()
+        self.reducer.reset()
+
+    def buckets(self) -> list[DenseBucket]:
+        """The buckets of b and a."""
+        assert self.fleet.plan is not None
+        return [b for b in self.fleet.plan.buckets if isinstance(b, DenseBucket)]
 
     def views(self) -> list[Tensor]:
         """The arena's tensors of a and b."""
-        return [bucket.places[0].view for bucket in reversed(self.buckets)]
+        return [bucket._views.tensors[0] for bucket in reversed(self.buckets())]
 
 
 @pytest.fixture
@@ -96,7 +121,7 @@ def test_it_is_an_error_in_flight_too(wrapped: Wrapped) -> None:
     wrapped.a.sum().backward()
     with pytest.raises(hvd.CommError, match=r"parameter 'a'"):
         wrapped.a.sum().backward()
-    assert [bucket.handle for bucket in wrapped.buckets] == [None, None]
+    assert not any(bucket.launched() for bucket in wrapped.buckets())
 
 
 def test_zeroing_the_model_instead_of_the_optimizer_begins_anew(wrapped: Wrapped) -> None:
@@ -109,9 +134,9 @@ def test_zeroing_the_model_instead_of_the_optimizer_begins_anew(wrapped: Wrapped
 
 def test_dropping_waits_for_what_is_in_flight(wrapped: Wrapped) -> None:
     wrapped.a.sum().backward()
-    assert wrapped.buckets[1].handle is not None
+    assert wrapped.buckets()[1].launched()
     wrapped.reducer.drop()
-    assert wrapped.buckets[1].handle is None
+    assert not wrapped.buckets()[1].launched()
     before = hvd.stats().buckets
     wrapped.reducer.drop()
     assert hvd.stats().buckets == before
@@ -120,7 +145,7 @@ def test_dropping_waits_for_what_is_in_flight(wrapped: Wrapped) -> None:
 def test_a_bucket_leaves_after_the_last_of_its_passes() -> None:
     wrapped = Wrapped(passes=2)
     (wrapped.a + wrapped.b).sum().backward()
-    assert [bucket.handle for bucket in wrapped.buckets] == [None, None]
+    assert not any(bucket.launched() for bucket in wrapped.buckets())
     with pytest.raises(hvd.ArgumentError, match="after step"):
         wrapped.reducer.set_passes(1)
     (wrapped.a + wrapped.b).sum().backward()
@@ -130,29 +155,21 @@ def test_a_bucket_leaves_after_the_last_of_its_passes() -> None:
     wrapped.reducer.set_passes(1)
 
 
-def test_a_sparse_gradient_is_refused_by_name() -> None:
-    weight = nn.Parameter(torch.ones(5, 2))
-    like = Signature(Kind.ALLREDUCE, (), ReduceOp.AVERAGE)
-    buckets = plan_buckets([("w", weight)], like, FixedBuckets(1, 1), "optimizer.0")
-    reducer = Reducer(buckets, 1, hvd.global_process_set)
-    with pytest.raises(hvd.ArgumentError, match=r"parameter 'w'.*sparse"):
-        nn.functional.embedding(torch.tensor([1, 3]), weight, sparse=True).sum().backward()
-    reducer.drop()
-
-
 def test_closing_takes_the_hooks_away(wrapped: Wrapped) -> None:
     wrapped.reducer.close()
     (wrapped.a + wrapped.b).sum().backward()
     assert wrapped.a.grad is not wrapped.views()[0]
 
 
-def test_a_new_bucket_joins_the_cycle(wrapped: Wrapped) -> None:
+def test_a_new_group_is_reduced_from_the_next_cycle_on(wrapped: Wrapped) -> None:
     c = nn.Parameter(torch.ones(2))
-    like = Signature(Kind.ALLREDUCE, (), ReduceOp.AVERAGE)
-    (bucket,) = plan_buckets([("c", c)], like, FixedBuckets(1, 1), "optimizer.0", start=2)
-    wrapped.reducer.extend([bucket])
-    (wrapped.a + wrapped.b).sum().backward()
-    assert wrapped.a.grad is not wrapped.views()[0]
-    c.sum().backward()
-    assert wrapped.a.grad is wrapped.views()[0]
-    assert c.grad is bucket.places[0].view
+    wrapped.optimizer.add_param_group({"params": [c]})
+    wrapped.reducer.take_in()
+    for _ in range(2):
+        (wrapped.a + wrapped.b).sum().backward()
+        c.sum().backward()
+        wrapped.reducer.synchronize()
+        assert [len(bucket.members) for bucket in wrapped.buckets()] == [1, 1, 1]
+        assert c.grad is wrapped.buckets()[0]._views.tensors[0]
+        wrapped.a.grad = wrapped.b.grad = c.grad = None
+        wrapped.reducer.reset()

@@ -149,9 +149,9 @@ def test_names_must_be_unique_pairs_that_cover_the_parameters() -> None:
 def test_a_parameter_has_one_living_wrapper() -> None:
     model = nn.Linear(2, 2)
     first = hvd.DistributedOptimizer(_sgd(model))
-    with pytest.raises(hvd.ArgumentError, match="in DistributedOptimizer 0 already"):
+    with pytest.raises(hvd.ArgumentError, match=r"in DistributedOptimizer \d+ already"):
         hvd.DistributedOptimizer(torch.optim.SGD([model.bias], lr=1))
-    with pytest.raises(hvd.ArgumentError, match="in DistributedOptimizer 0 already"):
+    with pytest.raises(hvd.ArgumentError, match=r"in DistributedOptimizer \d+ already"):
         hvd.DistributedOptimizer(first)
     del first
     gc.collect()
@@ -172,15 +172,71 @@ def test_what_cannot_be_served_is_refused() -> None:
         hvd.DistributedOptimizer(_sgd(model), gradient_predivide_factor=0.0)
     with pytest.raises(hvd.ArgumentError, match="1 or more"):
         hvd.DistributedOptimizer(_sgd(model), backward_passes_per_step=0)
-    with pytest.raises(hvd.InitError, match="was not given to init"):
+    with pytest.raises(hvd.InitError, match="is not registered"):
         hvd.DistributedOptimizer(_sgd(model), process_set=hvd.ProcessSet([0]))
 
 
-def test_copies_are_refused() -> None:
+def test_a_copy_wraps_a_copy() -> None:
+    for twin in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
+        model = nn.Linear(2, 2)
+        optimizer = hvd.DistributedOptimizer(_sgd(model), model.named_parameters())
+        _step(model, optimizer)
+        other_model, other = twin((model, optimizer))
+        assert isinstance(other, hvd.DistributedOptimizer)
+        assert other.param_groups[0]["params"][0] is other_model.weight
+        assert len(other.state) == 2
+        _step(model, optimizer)
+        _step(other_model, other)
+        assert torch.equal(model.weight, other_model.weight)
+        assert model.weight is not other_model.weight
+
+
+def test_a_shallow_copy_would_share_parameters_and_is_refused() -> None:
     optimizer = hvd.DistributedOptimizer(_sgd(nn.Linear(2, 2)))
-    for make in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="use state_dict"):
-            make(optimizer)  # type: ignore[operator]
+    with pytest.raises(hvd.ArgumentError, match=r"in DistributedOptimizer \d+ already"):
+        copy.copy(optimizer)
+
+
+def test_state_goes_to_a_bare_optimizer_and_back() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(_sgd(model))
+    _step(model, optimizer)
+    bare = _sgd(copy.deepcopy(model))
+    bare.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+    optimizer.load_state_dict(bare.state_dict())
+    momenta = [s["momentum_buffer"] for s in optimizer.state.values()]
+    assert all(map(torch.equal, momenta, (s["momentum_buffer"] for s in bare.state.values())))
+
+
+def test_it_may_be_wrapped_before_init_and_outlive_the_runtime() -> None:
+    hvd.shutdown()
+    model = nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(_sgd(model))
+    for _ in range(2):
+        with pytest.raises(hvd.InitError, match="call init"):
+            _step(model, optimizer)
+        hvd.init()
+        before = model.weight.detach().clone()
+        _step(model, optimizer)
+        assert not torch.equal(model.weight, before)
+        hvd.shutdown()
+    hvd.init()
+
+
+def test_groups_are_checked() -> None:
+    model = nn.Linear(2, 2)
+    for wrong, match in (
+        (-1, "0 or more"),
+        ("two", "lists of parameters"),
+        ([model.weight], "lists of parameters"),
+        ([[1.0]], "lists of parameters"),
+        ([[model.weight], [model.weight]], "in two groups"),
+        ([[torch.ones(1)]], "1 tensors that the optimizer has not"),
+    ):
+        with pytest.raises(hvd.ArgumentError, match=match):
+            hvd.DistributedOptimizer(_sgd(model), groups=wrong)  # type: ignore[arg-type]
+    with pytest.warns(DeprecationWarning, match="called groups now"):
+        hvd.DistributedOptimizer(_sgd(model), num_groups=2)
 
 
 def test_the_model_can_still_be_copied_and_saved() -> None:

@@ -39,7 +39,7 @@ def clipping():
                 optimizer.step()
         else:
             optimizer.step()
-        assert hvd.stats().buckets == buckets + 1
+        assert hvd.stats().buckets == buckets + (1 if step else 2)  # the first: what to reduce
     for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
@@ -58,7 +58,7 @@ def clipping_with_an_unused_parameter():
 
 
 @fact
-def a_gradient_that_does_not_fit():
+def a_shape_of_ones_own():
     a, b = ones(4), ones(2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b], lr=1.0))
     if rank == 0:
@@ -67,7 +67,7 @@ def a_gradient_that_does_not_fit():
         (a.sum() + b.sum()).backward()
         optimizer.step()
     except hvd.CommError as error:
-        assert "does not fit" in str(error), error
+        assert "'group0.param1': the shape differs between ranks" in str(error), error
     else:
         raise AssertionError("a gradient of another shape was reduced")
     assert torch.equal(a, torch.ones(4))
@@ -165,8 +165,8 @@ def disagreement():
             p.sum().backward()
         except hvd.MismatchError as error:
             text = str(error)
-            assert "/bucket.0" in text and "(3,)" in text and "(4,)" in text, text
-            assert text.count("script.py") == 2, text
+            assert "'group0.param0': the shape differs" in text, text
+            assert "rank 0: (3,)" in text and "rank 1: (4,)" in text, text
         else:
             raise AssertionError("no error")
         assert torch.equal(p, torch.ones(3 + rank))
@@ -189,8 +189,8 @@ def test_clipping_with_an_unused_parameter_sees_the_average_once_synchronized(
     holds(_STEPS, "clipping_with_an_unused_parameter")
 
 
-def test_a_gradient_that_does_not_fit_fails_on_every_rank_and_life_goes_on(holds: Holds) -> None:
-    holds(_STEPS, "a_gradient_that_does_not_fit")
+def test_one_ranks_other_shape_fails_on_every_rank_and_life_goes_on(holds: Holds) -> None:
+    holds(_STEPS, "a_shape_of_ones_own")
 
 
 def test_a_skipped_synchronization_leaves_local_gradients(holds: Holds) -> None:
@@ -302,7 +302,7 @@ def on_one_rank():
         backward(a)
         backward(b if rank else a)
 
-    def after_the_others_step():  # which learns of it in the next one
+    def after_the_others_step():  # which fails in the next one at once, we when ours comes
         backward(a, b)
 
     for _ in range(3):
@@ -315,6 +315,8 @@ def on_one_rank():
             optimizer.step()
             optimizer.zero_grad()
         refused(after_the_others_step, expected)
+        if rank == 0:
+            refused(lambda: backward(a, b), (hvd.MismatchError,))
         train()
 """
 

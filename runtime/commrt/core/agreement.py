@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from commrt.types import Agreed, Kind, Request, Signature, TensorSpec
 
 
-def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str:
-    """Merge the requests of `ranks`, in the set's order, or say where they differ.
+def agree(requests: Mapping[int, Request], members: Sequence[int]) -> Agreed | str:
+    """Merge the requests of `members`, in the set's order, or say where they differ.
 
-    Only a reduction may lack members of the set: those that have joined.
+    Members that have joined have none.
     """
+    ranks = [r for r in members if r in requests]
     first = requests[ranks[0]]
     if any(requests[r].signature != first.signature for r in ranks):
         return _difference(requests, ranks)
@@ -19,7 +20,9 @@ def agree(requests: Mapping[int, Request], ranks: Sequence[int]) -> Agreed | str
     if first.signature.kind is Kind.ALLGATHER:
         if any(len(requests[r].rows) != len(first.signature.tensors) for r in ranks):
             return f"allgather {first.name!r}: a rank did not give one first dimension per tensor"
-        rows = tuple(zip(*(requests[r].rows for r in ranks), strict=True))
+        none = (0,) * len(first.signature.tensors)
+        of_members = (requests[r].rows if r in requests else none for r in members)
+        rows = tuple(zip(*of_members, strict=True))
     if first.signature.kind is Kind.ALLTOALL:
         if any(len(requests[r].rows) != len(ranks) for r in ranks):
             return f"alltoall {first.name!r}: a rank did not give one number of rows per member"
@@ -98,5 +101,6 @@ _FACETS = (
     ("the root rank", lambda s: str(s.root)),
     ("whether it may be fused", lambda s: str(s.fusable)),
     ("the process set", lambda s: str(list(s.subject))),
+    ("whether joined ranks are needed", lambda s: str(not s.partial)),
     ("where tensors lie", lambda s: str([(a.start, a.stop) for a in s.layout])),
 )

@@ -184,7 +184,7 @@ class Coordinator:
                 continue  # its process set was removed just before
             ranks, last = self._ledger.members(key[0]), self._ledger.joining.last()
             pending = self._ledger.take(key)
-            agreed = agree(pending.requests, [r for r in ranks if r in pending.requests])
+            agreed = agree(pending.requests, ranks)
             if isinstance(agreed, Agreed):
                 agreed, orphaned = self._settle(agreed, last)
                 actions += orphaned

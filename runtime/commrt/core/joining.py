@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from commrt.types import Kind, Request
-
-SERVED = (Kind.ALLREDUCE, Kind.JOIN)
-"""What runs although some members have joined: reductions by neutral elements, and their end."""
+from commrt.types import Kind, Request, Signature
 
 
 class Joining:
@@ -37,14 +34,15 @@ class Joining:
         """Note that all have joined, or that joining has failed."""
         self._joined.clear()
 
-    def stands_in(self, kind: Kind, rank: int) -> bool:
+    def stands_in(self, signature: Signature, rank: int) -> bool:
         """Does an operation go on without this rank?"""
-        return kind is Kind.ALLREDUCE and rank in self._joined
+        return rank in self._joined and (signature.kind is Kind.ALLREDUCE or signature.partial)
 
     def refusal(self, request: Request, missing: Iterable[int]) -> str | None:
         """Say why an operation that still needs `missing` can't run, if it can't."""
-        gone = [r for r in missing if r in self._joined]
-        if not gone or request.signature.kind in SERVED:
+        signature = request.signature
+        gone = [r for r in missing if r in self._joined and not self.stands_in(signature, r)]
+        if not gone or signature.kind is Kind.JOIN:
             return None
         who = f"rank {gone[0]}, which has" if len(gone) == 1 else f"ranks {gone}, which have"
         return (

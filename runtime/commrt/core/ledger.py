@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from commrt.core.ids import Key
 from commrt.core.joining import Joining
 from commrt.core.stall import StallWatch
-from commrt.types import WORLD, Kind, ProcessSetSpec, Request
+from commrt.types import WORLD, Kind, ProcessSetSpec, Request, Signature
 
 
 @dataclass(slots=True)
@@ -19,9 +19,14 @@ class Pending:
     by_name: bool = False
 
     @property
+    def signature(self) -> Signature:
+        """What the first rank submitted."""
+        return next(iter(self.requests.values())).signature
+
+    @property
     def kind(self) -> Kind:
         """What the first rank submitted."""
-        return next(iter(self.requests.values())).signature.kind
+        return self.signature.kind
 
 
 class Ledger:
@@ -73,7 +78,7 @@ class Ledger:
         return [
             r
             for r in self._sets[key[0]].ranks
-            if r not in pending.requests and not self.joining.stands_in(pending.kind, r)
+            if r not in pending.requests and not self.joining.stands_in(pending.signature, r)
         ]
 
     def refused(self) -> list[tuple[Key, str]]:

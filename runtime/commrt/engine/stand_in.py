@@ -13,7 +13,7 @@ from commrt.engine.heart import Heart
 from commrt.engine.submission import Submission
 from commrt.kernels.numpy_ import dtype_of, neutral
 from commrt.transports.base import Flat
-from commrt.types import Agreed, ReduceOp, Request
+from commrt.types import Agreed, Kind, ReduceOp, Request
 
 
 def stand_in(set_id: int, agreed: Agreed, heart: Heart, now: float) -> Submission:
@@ -21,7 +21,9 @@ def stand_in(set_id: int, agreed: Agreed, heart: Heart, now: float) -> Submissio
     signature = agreed.signature
     lengths = [prod(spec.shape) for spec in signature.tensors]
     dtypes = [dtype_of(spec.dtype) for spec in signature.tensors]
-    if signature.layout:
+    if signature.kind is Kind.ALLGATHER:
+        lengths = [0] * len(lengths)  # no rows
+    elif signature.layout:
         lengths, dtypes = [signature.layout[-1].stop], dtypes[:1]
     sources = tuple(map(_filled, lengths, dtypes, repeat(signature.op)))
     request = Request(set_id, agreed.name, True, signature)

@@ -45,6 +45,7 @@ FACETS = (
     "fusable",
     "subject",
     "layout",
+    "partial",
 )
 """Where signatures may differ; see `altered`."""
 
@@ -114,6 +115,8 @@ def altered(signature: Signature, facet: str) -> Signature:
             return replace(signature, postscale=signature.postscale * 3)
         case "codec":
             return replace(signature, codec="bf16")
+        case "partial":
+            return replace(signature, partial=not signature.partial)
         case "layout":
             return replace(signature, layout=(*signature.layout, Segment(0, 1)))
         case "subject":

@@ -63,8 +63,10 @@ from commrt.operations import (
 )
 from commrt.process_sets import ProcessSet
 from commrt.running import run
+from commrt.torch.buffers import average_buffers, broadcast_buffers
 from commrt.torch.compression import Compression
 from commrt.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from commrt.torch.guards import check_replicas
 from commrt.torch.movements import (
     allgather,
     allgather_async,
@@ -102,16 +104,18 @@ __all__ = [
     "Adasum", "ArgumentError", "Average", "CommError", "Compression", "DistributedOptimizer",
     "DuplicateNameError", "EngineError", "Handle", "HorovodInternalError", "InitError", "Max",
     "Min", "MismatchError", "PeerLostError", "ProcessSet", "Product", "RemoteError",
-    "ShutdownError", "StallError", "Stats", "Sum", "SyncBatchNorm", "add_process_set", "allgather",
-    "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async",
-    "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
-    "broadcast_async", "broadcast_async_", "broadcast_object", "broadcast_optimizer_state",
-    "broadcast_parameters", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
-    "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather",
-    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
-    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "init",
-    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built",
-    "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "reducescatter",
+    "ShutdownError", "StallError", "Stats", "Sum", "SyncBatchNorm", "add_process_set",
+    "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_",
+    "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "average_buffers",
+    "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
+    "broadcast_buffers", "broadcast_object", "broadcast_optimizer_state",
+    "broadcast_parameters", "ccl_built", "check_replicas",
+    "cross_rank", "cross_size", "cuda_built", "ddl_built", "global_process_set", "gloo_built",
+    "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
+    "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
+    "grouped_reducescatter", "grouped_reducescatter_async", "init", "is_homogeneous",
+    "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported", "nccl_built", "poll", "rank", "reducescatter",
     "reducescatter_async", "remove_process_set", "rocm_built", "run", "shutdown", "size",
     "sparse_allreduce_async", "start_timeline", "stats", "stop_timeline", "synchronize",
 ]  # fmt: skip

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
 from operator import is_, is_not
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 
 from commrt import arrays
-from commrt.api import session
 from commrt.arrays import Laid
 from commrt.codecs.registry import choose
 from commrt.core.bucketing import BucketPolicy
@@ -21,122 +20,250 @@ from commrt.engine.handle import Handle, Outcome
 from commrt.errors import ArgumentError
 from commrt.kernels.numpy_ import dtype_of
 from commrt.process_sets import ProcessSet
+from commrt.session import Session
 from commrt.transports.base import Flat
-from commrt.types import Signature
+from commrt.types import Signature, TensorSpec
 
-Named = tuple[str, torch.Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A parameter that is to be planned. `group` is -1 outside groups."""
+
+    index: int
+    name: str
+    param: torch.Tensor
+    group: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A parameter with the tensor over the arena's memory that its reduced gradient is."""
 
-    name: str
-    param: torch.Tensor
+    member: Member
     view: torch.Tensor
 
 
-class Bucket:
-    """Gradients that move together: a span of an arena. Thread safety: one thread at a time."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where operations go: a session, a process set, a prefix of names."""
+
+    session: Session
+    process_set: ProcessSet
+    prefix: str
+
+    def name(self, number: int) -> str:
+        """Return the name of a bucket."""
+        return f"{self.prefix}/bucket.{number}"
+
+
+class Bucket(Protocol):
+    """Gradients that move together. `missing` counts those that have not come yet.
+
+    Thread safety: one thread at a time.
+    """
+
+    number: int
+    members: tuple[Member, ...]
+    missing: int
+
+    def launch(self, way: Way) -> None:
+        """Submit the gradients there are. Does not block. Raises CommError."""
+
+    def launched(self) -> bool:
+        """Has it been, and not been taken back?"""
+
+    def error(self) -> BaseException | None:
+        """Wait for its end; return what went wrong."""
+
+    def adopt(self) -> None:
+        """Make the reduced gradients the parameters' own, but for those that no rank has."""
+
+    def holds(self, param: torch.Tensor) -> bool:
+        """Is the parameter's gradient still the one that was reduced last?"""
+
+    def reset(self) -> None:
+        """Forget what was launched, which must have ended."""
+
+
+class DenseBucket:
+    """A span of an arena."""
 
     def __init__(
-        self, name: str, places: Sequence[Place], span: Flat, signature: Signature
-    ) -> None:
-        self.name = name
-        self.places = tuple(places)
+        self, number: int, places: Sequence[Place], span: Flat, signature: Signature,
+        densify: bool = False,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.members = tuple(place.member for place in places)
         self.missing = len(places)
-        self.handle: Handle | None = None
-        self._params = [place.param for place in places]
-        self._views = [place.view for place in places]
-        self._span = span
-        self._signature = signature
+        self._params = [place.member.param for place in places]
+        self._views = Views([place.view for place in places])
+        self._wire = span, signature
+        self._handle: Handle | None = None
+        self._densify = densify
 
-    def launch(self, process_set: ProcessSet) -> None:
+    def launch(self, way: Way) -> None:
         """Submit the span, gradients that lie elsewhere copied in. Does not block.
 
         A parameter whose gradient is None is announced as absent and counts as zeros.
         """
-        found = [param.grad for param in self._params]
-        absent = [i for i, missing in enumerate(map(is_, found, repeat(None))) if missing]
+        found = self._gradients()
+        absent = tuple(i for i, missing in enumerate(map(is_, found, repeat(None))) if missing)
+        views = self._views.checked()
         for position in absent:
-            found[position] = self._views[position].zero_()
+            found[position] = views[position].zero_()
         grads = cast(list[torch.Tensor], found)
-        strays = list(map(is_not, grads, self._views))
-        if all(strays):
-            self._gather(self._views, grads)
-        elif any(strays):
-            self._gather(list(compress(self._views, strays)), list(compress(grads, strays)))
-        self.handle = session().submit(
-            self._signature, self.name, self._span, _absent, process_set, tuple(absent)
-        )
+        strays = list(map(is_not, grads, views))
+        if not all(strays):
+            views, grads = list(compress(views, strays)), list(compress(grads, strays))
+        if grads:
+            self._gather(views, grads)
+        span, signature = self._wire
+        name = way.name(self.number)
+        self._handle = way.session.submit(signature, name, span, _absent, way.process_set, absent)
 
-    def adopt(self, absent: Sequence[int]) -> None:
+    def launched(self) -> bool:
+        """Has it been, and not been taken back?"""
+        return self._handle is not None
+
+    def error(self) -> BaseException | None:
+        """Wait for its end; return what went wrong."""
+        return None if self._handle is None else self._handle.exception()
+
+    def adopt(self) -> None:
         """Make the reduced gradients the parameters' own, but for those that no rank has."""
-        self.handle = None
+        absent: Sequence[int] = () if self._handle is None else self._handle.wait()
+        self._handle = None
         kept = [self._params[position].grad for position in absent]
-        for param, view in zip(self._params, self._views, strict=True):
-            param.grad = view
+        self._give(self._views.tensors)
         for position, grad in zip(absent, kept, strict=True):
             self._params[position].grad = grad
 
+    def holds(self, param: torch.Tensor) -> bool:
+        """Is the parameter's gradient still the one that was reduced last?"""
+        return any(param.grad is view for view in self._views.tensors)
+
     def reset(self) -> None:
-        """Be ready for the next gradients."""
-        self.missing = len(self.places)
-        self.handle = None
+        """Forget what was launched, which must have ended."""
+        self._handle = None
+
+    def _gradients(self) -> list[torch.Tensor | None]:
+        return [param.grad for param in self._params]
+
+    def _give(self, reduced: Sequence[torch.Tensor]) -> None:
+        for param, view in zip(self._params, reduced, strict=True):
+            param.grad = view
 
     def _gather(self, targets: list[torch.Tensor], strays: list[torch.Tensor]) -> None:
         try:
             with torch.no_grad():  # backward(create_graph=True) runs hooks with gradients on
-                torch._foreach_copy_(targets, strays)
+                torch._foreach_copy_(targets, self._dense(strays))
         except RuntimeError as exc:
             raise ArgumentError(self._refusal(str(exc))) from exc
 
+    def _dense(self, strays: list[torch.Tensor]) -> list[torch.Tensor]:
+        if not self._densify:
+            return strays
+        return [g if g.layout is torch.strided else g.to_dense() for g in strays]
+
     def _refusal(self, why: str) -> str:
-        for place in self.places:
-            grad = place.param.grad
+        for member in self.members:
+            grad = member.param.grad
             if grad is not None and grad.layout is not torch.strided:
                 return (
-                    f"parameter {place.name!r} has a gradient of layout {grad.layout}; only dense "
-                    "ones can be reduced (for an embedding: sparse=False)"
+                    f"parameter {member.name!r} has its first gradient of layout {grad.layout} "
+                    "after steps without one; use sparse_as_dense=True (for an embedding: or "
+                    "sparse=False)"
                 )
-        return f"{self.name}: a gradient does not fit its parameter as it was wrapped: {why}"
+        names = ", ".join(member.name for member in self.members[:4])
+        return f"a gradient of {names} … does not fit its parameter: {why}"
 
 
-def plan_buckets(
-    named: Sequence[Named], like: Signature, policy: BucketPolicy, prefix: str, start: int = 0
-) -> list[Bucket]:
-    """Lay the gradients of `named` out in reverse order and cut them into buckets.
+class Views:
+    """Tensors over a span of an arena, which stay there whatever users do to `.grad.data`."""
 
-    An arena for each dtype. `like` gives all of the signature but the tensors; names are
-    `{prefix}/bucket.{n}` with n from `start`. Raises ArgumentError for what can't be reduced.
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        self._spares = [tensor.detach() for tensor in tensors]
+
+    def checked(self) -> list[torch.Tensor]:
+        """Return the tensors, brought back with the values that they have if they were moved."""
+        if list(map(torch.Tensor.data_ptr, self.tensors)) != self._addresses:
+            for tensor, spare in zip(self.tensors, self._spares, strict=True):
+                if tensor.data_ptr() != spare.data_ptr():
+                    spare.copy_(tensor.detach())
+                    tensor.data = spare
+        return self.tensors
+
+
+def plan_dense(
+    members: Sequence[Member], like: Signature, policy: BucketPolicy, start: int = 0,
+    densify: bool = False, kind: type[DenseBucket] = DenseBucket,
+) -> list[DenseBucket]:  # fmt: skip
+    """Lay gradients out in reverse order and cut them into buckets, numbered from `start`.
+
+    An arena for each dtype; a group has a bucket of its own in each. `like` gives all of the
+    signature but the tensors. Raises ArgumentError for what can't be reduced.
     """
-    groups: dict[str, list[tuple[Named, Laid]]] = {}
-    for name, param in reversed(named):
-        laid = arrays.lay(arrays.view(param, f"parameter {name!r}").array)
-        groups.setdefault(laid.spec.dtype, []).append(((name, param), laid))
-    buckets: list[Bucket] = []
-    for dtype, group in groups.items():
-        arena = make_arena([laid.flat.size for _, laid in group], dtype_of(dtype))
-        places = [_place(arena, i, member, laid) for i, (member, laid) in enumerate(group)]
-        codec = choose(like.codec, arena.flat.dtype, like.op)
-        # What one of two ranks sends is one element on the wire for each element.
-        sizes = [codec.wire_nbytes(laid.flat.size, arena.flat.dtype, 2) for _, laid in group]
-        for lo, hi in policy.cut(sizes):
-            signature = replace(like, tensors=tuple(laid.spec for _, laid in group[lo:hi]))
-            name = f"{prefix}/bucket.{start + len(buckets)}"
-            buckets.append(Bucket(name, places[lo:hi], arena.span(lo, hi), signature))
+    rows: dict[str, list[tuple[Member, Laid]]] = {}
+    for member in reversed(members):
+        laid = lay(member.param, member.name)
+        rows.setdefault(laid.spec.dtype, []).append((member, laid))
+    buckets: list[DenseBucket] = []
+    for dtype, row in rows.items():
+        row.sort(key=lambda pair: pair[0].group)  # stable; those without a group come first
+        arena = make_arena([laid.flat.size for _, laid in row], dtype_of(dtype))
+        places = [_place(arena, i, member, laid) for i, (member, laid) in enumerate(row)]
+        for lo, hi in _cut(row, like, policy):
+            signature = replace(
+                like,
+                tensors=tuple(laid.spec for _, laid in row[lo:hi]),
+                layout=arena.layout(lo, hi),
+            )
+            number = start + len(buckets)
+            span = arena.span(lo, hi)
+            buckets.append(kind(number, places[lo:hi], span, signature, densify))
     return buckets
 
 
-def _place(arena: Arena, index: int, member: Named, laid: Laid) -> Place:
+def placeholder(like: Signature) -> DenseBucket:
+    """Return bucket 0 of an optimizer without trainable parameters: it moves nothing."""
+    signature = replace(like, tensors=(TensorSpec("float32", (0,)),), codec="none")
+    return DenseBucket(0, (), np.empty(0, np.float32), signature)
+
+
+def lay(param: torch.Tensor, name: str) -> Laid:
+    """See a parameter as flat memory. Raises ArgumentError that names it."""
+    return arrays.lay(arrays.view(param, f"parameter {name!r}").array)
+
+
+def _cut(
+    row: Sequence[tuple[Member, Laid]], like: Signature, policy: BucketPolicy
+) -> list[tuple[int, int]]:
+    """Cut parameters of one dtype, sorted by group."""
+    loose = sum(member.group < 0 for member, _ in row)
+    dtype = row[0][1].flat.dtype
+    codec = choose(like.codec, dtype, like.op)
+    # What one of two ranks sends is one element on the wire for each element.
+    sizes = [codec.wire_nbytes(laid.flat.size, dtype, 2) for _, laid in row[:loose]]
+    ranges = policy.cut(sizes)
+    for i in range(loose, len(row)):
+        if i > loose and row[i][0].group == row[i - 1][0].group:
+            ranges[-1] = ranges[-1][0], i + 1
+        else:
+            ranges.append((i, i + 1))
+    return ranges
+
+
+def _place(arena: Arena, index: int, member: Member, laid: Laid) -> Place:
     """Make a tensor with a storage of its own over a span of the arena.
 
     A slice of one big tensor would share its version counter, and be saved and copied with all
     of it. Strides are the parameter's, if its elements fill their memory.
     """
-    name, param = member
+    param = member.param
     if not param.numel():
-        return Place(name, param, torch.zeros_like(param, requires_grad=False))
+        return Place(member, torch.zeros_like(param, requires_grad=False))
     flat = torch.frombuffer(
         arena.flat.view(np.uint8), dtype=param.dtype, count=param.numel(),
         offset=arena.segments[index].start * param.element_size(),
@@ -144,7 +271,7 @@ def _place(arena: Arena, index: int, member: Named, laid: Laid) -> Place:
     strides = torch.empty(param.shape, device="meta").stride() if laid.copied else param.stride()
     view = torch.empty(0, dtype=param.dtype)
     view.set_(flat.untyped_storage(), 0, param.shape, strides)
-    return Place(name, param, view)
+    return Place(member, view)
 
 
 def _absent(outcome: Outcome) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import torch
 from commrt.api import session
 from commrt.engine.handle import Handle
 from commrt.errors import ArgumentError, DuplicateNameError
+from commrt.torch.naming import with_names
 
 Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
 
@@ -31,14 +32,7 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
     Tensors without names go by their place. All ranks must give the same names; `root_rank` is a
     world rank. Blocks.
     """
-    given: list[Any] = list(params.items() if isinstance(params, Mapping) else params)
-    pairs = [(str(i), p) if isinstance(p, torch.Tensor) else p for i, p in enumerate(given)]
-    for pair in pairs:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)):
-            raise ArgumentError(
-                f"broadcast_parameters: {pair!r} is not a (name, tensor) pair; broadcast_object "
-                "sends what is no tensor"
-            )
+    pairs = with_names(params, "broadcast_parameters")
     _broadcast([(f"broadcast_parameters.{name}", tensor) for name, tensor in pairs], root_rank)
 
 

@@ -1,31 +1,28 @@
-"""Names of gradients."""
+"""Names of parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 from commrt.errors import ArgumentError
-from commrt.torch.buckets import Named
+
+Named = tuple[str, torch.Tensor]
 
 
-def name_gradients(
+def name_parameters(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[Named] | None
 ) -> list[Named]:
-    """Return the optimizer's parameters that require gradients, in the order of their names' list.
+    """Return all of the optimizer's parameters, each once, in the order of their names' list.
 
-    Raises ArgumentError unless names are unique and cover all of them.
+    Frozen ones may lack a name of their own. Raises ArgumentError unless names are unique and
+    cover the others.
     """
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    wanted = {id(param) for param in params if param.requires_grad}
+    by_place = _by_place(optimizer)
     if named_parameters is None:
-        named = [
-            (f"group{g}.param{i}", param)
-            for g, group in enumerate(optimizer.param_groups)
-            for i, param in enumerate(group["params"])
-        ]
-        return [(name, param) for name, param in named if id(param) in wanted]
+        return by_place
     named = list(named_parameters)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ArgumentError("named_parameters must be (name, parameter) pairs")
@@ -33,13 +30,47 @@ def name_gradients(
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ArgumentError(f"named_parameters must be unique; given twice: {', '.join(twice)}")
+    ours = {id(param) for _, param in by_place}
     chosen: dict[int, Named] = {}
     for name, param in named:
-        if id(param) in wanted:
+        if id(param) in ours:
             chosen.setdefault(id(param), (name, param))
-    if len(chosen) < len(wanted):
+    rest = [pair for pair in by_place if id(pair[1]) not in chosen]
+    if any(param.requires_grad for _, param in rest):
+        wanted = sum(param.requires_grad for _, param in by_place)
+        known = sum(param.requires_grad for _, param in chosen.values())
         raise ArgumentError(
-            f"named_parameters names {len(chosen)} of the optimizer's {len(wanted)} parameters "
+            f"named_parameters names {known} of the optimizer's {wanted} parameters "
             "that require gradients; it must name them all"
         )
-    return list(chosen.values())
+    return [*chosen.values(), *rest]
+
+
+def with_names(params: Mapping[str, Any] | Iterable[Any], what: str) -> list[Named]:
+    """Return (name, tensor) pairs of a mapping, of pairs, or of tensors, which get their places.
+
+    Raises ArgumentError.
+    """
+    pairs = params.items() if isinstance(params, Mapping) else params
+    named = [(str(i), p) if isinstance(p, torch.Tensor) else p for i, p in enumerate(pairs)]
+    for pair in named:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)):
+            raise ArgumentError(
+                f"{what}: {pair!r} is no tensor and not a (name, tensor) pair; broadcast_object "
+                "sends what is no tensor"
+            )
+    return named
+
+
+def name_added(optimizer: torch.optim.Optimizer, known: Iterable[Named]) -> list[Named]:
+    """Return the parameters that have come to the optimizer since `known` were named."""
+    ids = {id(param) for _, param in known}
+    return [pair for pair in _by_place(optimizer) if id(pair[1]) not in ids]
+
+
+def _by_place(optimizer: torch.optim.Optimizer) -> list[Named]:
+    named: dict[int, Named] = {}
+    for g, group in enumerate(optimizer.param_groups):
+        for i, param in enumerate(group["params"]):
+            named.setdefault(id(param), (f"group{g}.param{i}", param))
+    return list(named.values())

@@ -1,0 +1,315 @@
+"""Moves one optimizer's buckets, on all ranks alike, whatever befalls one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from commrt.api import session
+from commrt.core.bucketing import FixedBuckets
+from commrt.engine.handle import Handle
+from commrt.errors import ArgumentError, CommError, MismatchError, RemoteError
+from commrt.session import Session
+from commrt.torch.buckets import Bucket, Way
+from commrt.torch.cards import Card, Entry, difference, merge, planned_alike
+from commrt.torch.census import make_card, warn_of_difference
+from commrt.torch.options import Options
+from commrt.torch.plan import Plan, make_plan
+from commrt.torch.table import Table
+
+_LATE = " (too late for the reduction that it belongs to: the next one fails in its place)"
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan that the other ranks have not confirmed: `card` gathers what they have to say."""
+
+    plan: Plan
+    card: Handle
+    news: str
+
+
+class Names:
+    """Prefixes of an optimizer's names. Every cycle that fails or plans anew ends an epoch.
+
+    `part` sets apart what is launched by a plan that has just been made.
+    """
+
+    def __init__(self, number: Callable[[], int]) -> None:
+        self.part = ""
+        self._number = number
+        self._epoch = 0
+        self._ends = False
+        self._joins = 0
+
+    def prefix(self, part: str | None = None) -> str:
+        """Return the prefix, with another part if given."""
+        joins = f"/join.{self._joins}" if self._joins else ""
+        epoch = f"/{self._epoch}" if self._epoch else ""
+        return f"optimizer.{self._number()}{joins}{epoch}{self.part if part is None else part}"
+
+    def end_epoch(self) -> None:
+        """Let the epoch end with this cycle."""
+        self._ends = True
+
+    def end_cycle(self) -> None:
+        """Begin a new epoch, if it is time to."""
+        self._epoch += self._ends
+        self._ends, self.part = False, ""
+
+    def restart(self, joins: int) -> None:
+        """Count from the beginning, after so many joins."""
+        self.part, self._epoch, self._ends, self._joins = "", 0, False, joins
+
+
+class Fleet:
+    """Plans and moves the buckets of one optimizer. Thread safety: one thread at a time.
+
+    In a cycle every rank uses the name of every bucket once: it launches the bucket or reports
+    that it can't. A rank on which something has changed since the plan was made drafts a new one,
+    launches that under new names, and sends its card under the old name of bucket 0. If all ranks
+    do so, they compare; if not, the kinds of operation differ and the cycle fails everywhere. A
+    cycle that fails does so on every rank, and names change with it, so that what is left of it
+    meets nobody.
+    """
+
+    def __init__(self, table: Table, options: Options, number: Callable[[], int]) -> None:
+        self.plan: Plan | None = None
+        self.table = table
+        self._options = options
+        self._session: Session | None = None
+        self._joins = 0
+        self._draft: Draft | None = None
+        self._names = Names(number)
+        self._trouble = ""
+
+    def attach(self) -> bool:
+        """Turn to the runtime there is; is it another one? Raises InitError if there is none.
+
+        After a join it counts as another one: some ranks have not seen the last cycles.
+        """
+        now = session()
+        if now is self._session and now.joins == self._joins:
+            return False
+        self._session, self.plan, self._draft = now, None, None
+        self._joins = now.joins
+        self._names.restart(now.joins)
+        self._trouble = ""
+        return True
+
+    def alone(self) -> bool:
+        """Is there nobody to reduce with?"""
+        process_set = self._options.process_set()
+        process_set.id()  # raises if init() does not know it
+        rank = session().runtime.topology.rank
+        return process_set.size() == 1 or rank not in process_set.ranks
+
+    def news(self) -> str | None:
+        """Say why ranks must plan anew; None if nothing has changed here."""
+        if self._trouble:
+            return self._trouble
+        if self.plan is None:
+            return "this rank plans its reductions"
+        return self._growth(self.plan) or self.plan.change()
+
+    def grown(self) -> bool:
+        """Is there anything trainable that nobody has planned for?"""
+        return self.plan is not None and self._growth(self.plan) is not None
+
+    def draft(self, news: str) -> None:
+        """Plan as things are here and ask the other ranks for theirs. Does not block.
+
+        `news` says what has changed, for the case that it has not on all ranks. Raises
+        ArgumentError for what can't be reduced; then the other ranks must be told.
+        """
+        self.table.extend()
+        card = make_card(self.table, self._options, self.plan, self._trouble)
+        plan = self._make(card.entries)
+        way = self._way()
+        handle = way.session.exchange_async(card, way.name(0), way.process_set)
+        self._draft = Draft(plan, handle, news)
+        self._names.part = "/new"
+
+    def confirm(self) -> bool:
+        """Wait for what the other ranks say to a draft; had it to be planned again?
+
+        Raises MismatchError if the ranks can't plan alike.
+        """
+        return self._draft is not None and self._confirm(self._draft)
+
+    def current(self) -> Plan | None:
+        """Return the plan by which buckets are launched in this cycle."""
+        return self.plan if self._draft is None else self._draft.plan
+
+    def launch(self, bucket: Bucket) -> None:
+        """Submit a bucket. Does not block. If it raises, the other ranks must be told."""
+        bucket.launch(self._way())
+
+    def settle(self) -> None:
+        """Launch what is not launched, wait for all.
+
+        Raises the error that says most, once nothing is in flight any more.
+        """
+        errors = self._launch_rest()
+        if self.confirm():
+            errors = self._launch_rest()
+        for bucket in self._buckets():
+            error = bucket.error()
+            if error is not None:
+                errors.append(error)
+                # Others may have planned otherwise and know nothing of the rest.
+                rest = self._buckets()[1:] if bucket.number == 0 else ()
+                self._report((other.number for other in rest), str(error))
+        if errors:
+            error = _clearest(errors)
+            if isinstance(errors[0], MismatchError):
+                self.plan = None  # so that all send their cards, and can say what differs
+            self._failed()
+            self._answer(error)
+            raise error
+
+    def adopt(self) -> None:
+        """Make the reduced gradients the parameters' own."""
+        for bucket in self._buckets():
+            bucket.adopt()
+
+    def unspent(self) -> bool:
+        """Has some parameter still the gradient that was reduced last?"""
+        return any(b.holds(m.param) for b in self._buckets() for m in b.members)
+
+    def fail(self, text: str, over: bool) -> None:
+        """End the cycle with an error on every rank. Blocks until nothing is in flight.
+
+        If it is over and went well, the others' next one fails at once, and ours when it comes:
+        ranks stay in step.
+        """
+        if over or not self._spoil(text):
+            self.reset()
+            self._trouble = text
+            self._report((bucket.number for bucket in self._buckets()), f"{text}{_LATE}")
+        self._failed()
+
+    def reset(self) -> None:
+        """Be ready for the next cycle. Nothing may be in flight."""
+        for bucket in self._buckets():
+            bucket.reset()
+        self._draft = None
+        self._names.end_cycle()
+
+    def _growth(self, plan: Plan) -> str | None:
+        self.table.extend()
+        if len(self.table) > len(plan.members) + len(plan.resting):
+            return "parameters were added"
+        return plan.thawed()
+
+    def _buckets(self) -> tuple[Bucket, ...]:
+        plan = self.current()
+        return () if plan is None else plan.buckets
+
+    def _way(self, part: str | None = None) -> Way:
+        assert self._session is not None
+        return Way(self._session, self._options.process_set(), self._names.prefix(part))
+
+    def _make(self, entries: tuple[Entry, ...]) -> Plan:
+        config = session().runtime.config
+        params = {name: (i, param) for i, (name, param) in enumerate(self.table.named)}
+        policy = FixedBuckets(config.bucket, config.first_bucket)
+        return make_plan(entries, params, self._options, policy)
+
+    def _launch_rest(self) -> list[BaseException]:
+        errors: list[BaseException] = []
+        for bucket in self._buckets():
+            if not bucket.launched():
+                try:
+                    self.launch(bucket)
+                except CommError as exc:
+                    errors.append(exc)
+                    self._report([bucket.number], str(exc))
+        return errors
+
+    def _confirm(self, draft: Draft) -> bool:
+        prefix = self._names.prefix("")
+        error = draft.card.exception()
+        if isinstance(error, MismatchError):
+            text = f"{prefix}: {draft.news}, here but not on every rank"
+            error = MismatchError(f"{text}; do the same on all ranks. {error}")
+        if error is not None:
+            self._abandon(f"{prefix}: {draft.news}", isinstance(error, MismatchError))
+            self._answer(error)
+            raise error
+        cards = draft.card.wait()
+        wrong = difference(cards)
+        if wrong is not None:
+            self._abandon(wrong)
+            raise MismatchError(f"{prefix}: {wrong}")
+        if self.plan is None:
+            warn_of_difference(cards, session().runtime.topology.rank)
+        alike = planned_alike(cards)
+        if not alike:
+            self._withdraw("the ranks plan again")
+            draft.plan = self._make(merge(cards))
+            self._names.part = "/again"
+        self.plan, self._draft, self._trouble = draft.plan, None, ""
+        self._names.end_epoch()
+        return not alike
+
+    def _spoil(self, text: str) -> bool:
+        """Report what is not launched, wait for the rest; has the cycle failed by that?"""
+        if self._draft is not None or self.plan is None:
+            self._report([0], text, "")
+            self._withdraw(text)
+            return True
+        buckets = self.plan.buckets
+        left = [bucket.number for bucket in buckets if not bucket.launched()]
+        self._report(left, text)
+        errors = [bucket.error() for bucket in buckets]
+        return bool(left) or any(error is not None for error in errors)
+
+    def _answer(self, error: BaseException) -> None:
+        """Send a card for the cycle in which a rank with a late error will send its own."""
+        if _LATE in str(error) and isinstance(error, RemoteError):
+            way = self._way()
+            way.session.exchange_async(Card((), ""), way.name(0), way.process_set)
+            self._failed()
+
+    def _abandon(self, text: str, forget: bool = False) -> None:
+        """End a cycle that can't be planned. `forget`: all send their cards in the next one."""
+        self._withdraw(text)
+        self._trouble = ""
+        self._failed()
+        if forget:
+            self.plan = None
+
+    def _withdraw(self, text: str) -> None:
+        """Let what is launched end, for nobody may have launched the same."""
+        buckets = self._buckets()
+        self._report((bucket.number for bucket in buckets), text)
+        if self.plan is not None and self._draft is not None:  # those without news wait for these
+            self._report((bucket.number for bucket in self.plan.buckets[1:]), text, "")
+        for bucket in buckets:
+            bucket.error()
+            bucket.reset()
+
+    def _failed(self) -> None:
+        self._names.end_epoch()
+        self.reset()
+
+    def _report(self, numbers: Iterable[int], text: str, part: str | None = None) -> None:
+        way = self._way(part)
+        for number in numbers:
+            way.session.runtime.report(way.process_set.id(), way.name(number), text)
+
+
+def _clearest(errors: list[BaseException]) -> BaseException:
+    """Pick our own error, or what another rank says of its own, before a mere difference."""
+    for kind in (ArgumentError, RemoteError):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    first = errors[0]
+    if isinstance(first, MismatchError) and "allgather" in str(first):
+        return MismatchError(
+            f"{first}; a rank that sends an allgather here has found a change or a fault, which "
+            "its own error names"
+        )
+    return first

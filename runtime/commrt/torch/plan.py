@@ -1,0 +1,101 @@
+"""Which gradients share a bucket, made of what all ranks have told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from commrt.core.bucketing import BucketPolicy
+from commrt.torch.buckets import Bucket, DenseBucket, Member, placeholder, plan_dense
+from commrt.torch.cards import Entry
+from commrt.torch.delta_buckets import DeltaBucket
+from commrt.torch.odd_buckets import CompressedBucket, SparseBucket
+from commrt.torch.options import Options
+from commrt.torch.table import Layout, layout_of
+from commrt.types import ReduceOp
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Buckets, their numbers in order; and what it was made of.
+
+    `layout` is that of `members`. `resting` are parameters that are frozen on all ranks. `sparse`
+    are names.
+    """
+
+    buckets: tuple[Bucket, ...]
+    members: tuple[Member, ...]
+    layout: Layout
+    resting: tuple[Member, ...]
+    sparse: frozenset[str]
+
+    def thawed(self) -> str | None:
+        """Say which parameter requires gradients now and did nowhere."""
+        for member in self.resting:
+            if member.param.requires_grad:
+                return f"parameter {member.name!r} requires gradients now"
+        return None
+
+    def change(self) -> str | None:
+        """Say which parameter is not laid out as it was planned."""
+        now = layout_of([member.param for member in self.members])
+        if now == self.layout:
+            return None
+        pairs = zip(zip(*self.layout, strict=True), zip(*now, strict=True), strict=True)
+        for member, (old, new) in zip(self.members, pairs, strict=True):
+            if old != new:
+                return f"parameter {member.name!r} is {_said(*new)} now, and was {_said(*old)}"
+        return None
+
+
+def _said(dtype: torch.dtype, shape: torch.Size, strides: tuple[int, ...]) -> str:
+    return f"{dtype} {tuple(shape)} of strides {strides}"
+
+
+def make_plan(
+    entries: Sequence[Entry], params: Mapping[str, tuple[int, torch.Tensor]], options: Options,
+    policy: BucketPolicy,
+) -> Plan:  # fmt: skip
+    """Plan for what is trainable on any rank. `params`: numbers and tensors by name."""
+    found = [(entry, Member(params[entry.name][0], entry.name, params[entry.name][1], entry.group))
+             for entry in entries]  # fmt: skip
+    members = [member for entry, member in found if entry.trainable]
+    sparse = {entry.name for entry in entries if entry.sparse}
+    buckets = _buckets(members, sparse, options, policy)
+    return Plan(
+        tuple(buckets),
+        tuple(members),
+        layout_of([member.param for member in members]),
+        tuple(member for entry, member in found if not entry.trainable),
+        frozenset(sparse),
+    )
+
+
+def _buckets(
+    members: Sequence[Member], sparse: set[str], options: Options, policy: BucketPolicy
+) -> list[Bucket]:
+    like = options.signature()
+    if not members:
+        return [placeholder(like)]
+    buckets: list[Bucket] = []
+    if options.codec() is None:
+        alone = [m for m in reversed(members) if m.name not in sparse]
+        buckets += [CompressedBucket(i, m, like, options.compression) for i, m in enumerate(alone)]
+    else:
+        dense = split([m for m in members if m.name not in sparse], options.groups)
+        kind = DeltaBucket if options.op is ReduceOp.ADASUM else DenseBucket
+        buckets += plan_dense(dense, like, policy, 0, options.sparse_as_dense, kind)
+    size = options.process_set().size()
+    rows = (member for member in members if member.name in sparse)
+    buckets += [SparseBucket(n, m, like, size) for n, m in enumerate(rows, start=len(buckets))]
+    return buckets
+
+
+def split(members: Sequence[Member], groups: object) -> list[Member]:
+    """Put members into `groups` groups of about one length, if that is a number above 0."""
+    if not isinstance(groups, int) or not groups:
+        return list(members)
+    n = len(members)
+    return [Member(m.index, m.name, m.param, i * groups // n) for i, m in enumerate(members)]
