@@ -6,7 +6,6 @@ import itertools
 import operator
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,8 +32,6 @@ class Session:
         self.recorder = Recorder(runtime.parts.trace, runtime.topology)
         self.world = sets[0]
         self._sets = {s.id(): s.ranks for s in sets}
-        # Optimizers, numbered; the dead keep their place, for numbers are part of names.
-        self.wrapped: list[weakref.ref[Any]] = []
         self._counters: dict[str, itertools.count[int]] = {}
         self.joins = 0  # that have ended here; the same on all ranks outside join()
         self._lock = threading.Lock()

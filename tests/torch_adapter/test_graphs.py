@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.ranks
 
 Holds = Callable[..., None]
 
-_GRAPHS = """
+_FOLLOW = """
 from torch.utils.checkpoint import checkpoint
 
 
@@ -35,8 +36,11 @@ def follow(model, compute, joint=None, steps=3, tolerance=1e-10):
 
 def net():
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
+"""
 
-
+_GRAPHS = (
+    _FOLLOW
+    + """
 @fact
 def used_twice():
     follow(nn.Linear(4, 4).double(), lambda m, x: m(torch.tanh(m(x))).square().mean())
@@ -153,6 +157,22 @@ def hooks_gone():
     (a * rank).sum().backward()
     assert torch.equal(a.grad, torch.full((3,), 0.5))
 """
+)
+
+_INDUCTOR = (
+    _FOLLOW
+    + """
+@fact
+def inductor():
+    torch._dynamo.reset()
+    model = net()
+
+    def compiled(m, x):
+        return torch.compile(m)(x).square().mean() if m is model else m(x).square().mean()
+
+    follow(model, compiled)
+"""
+)
 
 
 @pytest.mark.parametrize("fact", ["used_twice", "penalty", "create_graph", "recomputed"])
@@ -162,6 +182,11 @@ def test_graphs_of_every_kind_follow_one_process(holds: Holds, fact: str) -> Non
 
 def test_what_aot_autograd_makes_follows_one_process(holds: Holds) -> None:
     holds(_GRAPHS, "aot")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_what_inductor_makes_follows_one_process(holds: Holds) -> None:
+    holds(_INDUCTOR, "inductor")
 
 
 def test_life_goes_on_after_an_exception_in_backward(holds: Holds) -> None:
@@ -174,3 +199,82 @@ def test_gradients_made_stale_by_another_loss_are_dropped(holds: Holds) -> None:
 
 def test_hooks_are_gone_with_the_wrapper(holds: Holds) -> None:
     holds(_GRAPHS, "hooks_gone")
+
+
+_ORDERS = """
+import logging
+
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("commrt.torch").addHandler(handler)
+
+a, b = ones(3), ones(2)
+of_a, of_b = (hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0)) for p in (a, b))
+
+
+@fact
+def orders():
+    for step in range(4):
+        pairs = [(a, of_a), (b, of_b)]
+        for p, optimizer in pairs:
+            optimizer.zero_grad()
+        for p, optimizer in pairs[::-1] if rank else pairs:
+            (p * (rank + step)).sum().backward()
+        for p, optimizer in pairs if rank else pairs[::-1]:
+            optimizer.step()
+        assert torch.equal(a.grad, torch.full((3,), step + 0.5))
+        assert torch.equal(b.grad, torch.full((2,), step + 0.5))
+    assert same_everywhere(a, b)
+    warnings = sum(hvd.allgather_object(said), [])
+    assert 1 <= len(warnings) <= 4, warnings  # once for each optimizer, on a rank or on both
+    assert all("call synchronize() before" in text for text in warnings), warnings
+
+
+@fact
+def clipping_too_early():
+    pairs = [(a, of_a), (b, of_b)]
+    for p, optimizer in pairs:
+        optimizer.zero_grad()
+    for p, optimizer in pairs[::-1] if rank else pairs:
+        (p * 10).sum().backward()
+    nn.utils.clip_grad_norm_([a, b], 0.1)
+    refused = 0
+    for p, optimizer in pairs:
+        before = p.detach().clone()
+        try:
+            optimizer.step()
+        except hvd.ArgumentError as error:
+            assert "was changed between backward() and its reduction" in str(error), error
+            assert torch.equal(p, before)
+            refused += 1
+    assert sum(hvd.allgather_object(refused)) >= 1
+
+
+@fact
+def slow_ranks():  # waiting long is no reason to stop waiting
+    import threading
+
+    c = ones(2)
+    of_c = hvd.DistributedOptimizer(torch.optim.SGD([c], lr=1.0))
+    of_c._reducer._patience._seconds = 0.01
+    for step in range(3):
+        of_c.zero_grad()
+        if rank == step % 2:
+            threading.Event().wait(0.3)  # what is slow
+        (c * rank).sum().backward()
+        assert torch.equal(c.grad, torch.full((2,), 0.5))
+        of_c.step()
+"""
+
+
+def test_two_optimizers_may_go_backward_in_another_order_on_each_rank(holds: Holds) -> None:
+    holds(_ORDERS, "orders")
+
+
+def test_changing_a_gradient_that_is_still_to_be_reduced_is_noticed(holds: Holds) -> None:
+    holds(_ORDERS, "clipping_too_early")
+
+
+def test_a_slow_rank_is_waited_for(holds: Holds) -> None:
+    holds(_ORDERS, "slow_ranks")

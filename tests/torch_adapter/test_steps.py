@@ -364,3 +364,38 @@ for step in range(4):
 @pytest.mark.faults
 def test_weights_are_untouched_by_a_step_that_a_dead_peer_failed() -> None:
     assert "untouched" in run_ranks(_DEATH, 2).stdout_of[0]
+
+
+_LOCKSTEP = """
+@fact
+def late_errors():
+    for buckets in ([0, 1], [0, 0]):  # a bucket each; one for both
+        a, b = ones(3), ones(3)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([a, b], lr=1.0), groups=[[a], [b]] if buckets[1] else [[a, b]]
+        )
+        for first in (1, 0):
+            failed = []
+            for batch in range(1, 7):
+                try:
+                    optimizer.zero_grad()
+                    ((a + b) * 10**batch * (1 + rank)).sum().backward()
+                    if batch == 2 and rank >= first:  # on some ranks, or on all
+                        a.sum().backward()
+                    optimizer.step()
+                except hvd.CommError:
+                    failed.append(batch)
+                else:
+                    mean = 10**batch * (1 + size) / 2
+                    assert torch.equal(a.grad, torch.full((3,), mean)), (batch, a.grad)
+                    assert torch.equal(b.grad, torch.full((3,), mean)), (batch, b.grad)
+            if first == 0:
+                assert failed == [2], failed
+            else:
+                assert failed == ([2, 3] if rank else [3]), failed
+"""
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_a_late_error_on_some_ranks_leaves_all_in_step(holds: Holds, np: int) -> None:
+    holds(_LOCKSTEP, "late_errors", np)

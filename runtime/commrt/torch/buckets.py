@@ -72,6 +72,9 @@ class Bucket(Protocol):
     def launched(self) -> bool:
         """Has it been, and not been taken back?"""
 
+    def handle(self) -> Handle | None:
+        """Return what is under way."""
+
     def error(self) -> BaseException | None:
         """Wait for its end; return what went wrong."""
 
@@ -124,6 +127,10 @@ class DenseBucket:
     def launched(self) -> bool:
         """Has it been, and not been taken back?"""
         return self._handle is not None
+
+    def handle(self) -> Handle | None:
+        """Return what is under way."""
+        return self._handle
 
     def error(self) -> BaseException | None:
         """Wait for its end; return what went wrong."""

@@ -14,6 +14,7 @@ from commrt.torch.buckets import Bucket, Way
 from commrt.torch.cards import Card, Entry, difference, merge, planned_alike
 from commrt.torch.census import make_card, warn_of_difference
 from commrt.torch.options import Options
+from commrt.torch.patience import Patience
 from commrt.torch.plan import Plan, make_plan
 from commrt.torch.table import Table
 
@@ -37,7 +38,7 @@ class Names:
 
     def __init__(self, number: Callable[[], int]) -> None:
         self.part = ""
-        self._number = number
+        self.number = number
         self._epoch = 0
         self._ends = False
         self._joins = 0
@@ -46,7 +47,7 @@ class Names:
         """Return the prefix, with another part if given."""
         joins = f"/join.{self._joins}" if self._joins else ""
         epoch = f"/{self._epoch}" if self._epoch else ""
-        return f"optimizer.{self._number()}{joins}{epoch}{self.part if part is None else part}"
+        return f"optimizer.{self.number()}{joins}{epoch}{self.part if part is None else part}"
 
     def end_epoch(self) -> None:
         """Let the epoch end with this cycle."""
@@ -167,6 +168,12 @@ class Fleet:
             self._failed()
             self._answer(error)
             raise error
+
+    def wait(self, patience: Patience) -> bool:
+        """Wait for what is launched; False if that is of no use."""
+        handles = [] if self._draft is None else [self._draft.card]
+        handles += [handle for b in self._buckets() if (handle := b.handle()) is not None]
+        return patience.wait(handles, self._names.number(), self._way())
 
     def adopt(self) -> None:
         """Make the reduced gradients the parameters' own."""

@@ -14,6 +14,8 @@ from commrt.errors import ArgumentError, CommError
 from commrt.torch.buckets import Bucket
 from commrt.torch.counts import Counted, Counts, Fired
 from commrt.torch.fleet import Fleet
+from commrt.torch.patience import Patience
+from commrt.torch.registry import registry
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Reducer:
     def __init__(self, fleet: Fleet, passes: int) -> None:
         self._fleet = fleet
         self._cycle = Cycle()
+        self._patience = Patience()
         self._counts = Counts(fleet.table, passes, self._full, self._extra)
         self._counts.arm()
         self._settle_in()
@@ -69,6 +72,12 @@ class Reducer:
         """
         if self._cycle.synced:
             return
+        changed = self._patience.changed()
+        if changed is not None:
+            self._fail(
+                f"the gradient of parameter {changed!r} was changed between backward() and its "
+                "reduction; call synchronize() first"
+            )
         self._complete()
         self._fleet.adopt()
         self._cycle.synced = True
@@ -84,7 +93,7 @@ class Reducer:
 
     def drop(self) -> None:
         """Forget this cycle's gradients. Blocks until what was begun has ended on every rank."""
-        if self._begun() and not self._cycle.synced:
+        if self._under_way():
             self._complete()
         self.reset()
 
@@ -92,6 +101,7 @@ class Reducer:
         """Begin a new cycle. Nothing may be in flight."""
         fleet, cycle = self._fleet, self._cycle
         fleet.reset()
+        self._patience.changed()
         counts, plan = self._counts, fleet.plan
         if fleet.grown():
             counts.arm()
@@ -103,12 +113,12 @@ class Reducer:
 
     def take_in(self) -> None:
         """Count the gradients of parameters that have come to the optimizer."""
-        if not self._begun():
+        if not self._under_way() and not self._cycle.synced:
             self.reset()
 
     def set_passes(self, passes: int) -> None:
         """Launch after this many gradients of a parameter. Raises ArgumentError within a cycle."""
-        if self._begun() and not self._cycle.synced:
+        if self._under_way():
             raise ArgumentError(
                 "set_backward_passes_per_step was called after a backward pass; call it after "
                 "step() or zero_grad()"
@@ -135,20 +145,16 @@ class Reducer:
         self._cycle = Cycle(self._counts.begin(keep and not self._cycle.opened))
 
     def _full(self, counted: Counted) -> None:
+        full = [counted]
         if not self._cycle.opened:
             if not is_initialized():
                 return
             if self._fleet.attach():
                 self._settle_in(keep=True)
-                counted = self._counts.first()
-                if counted.missing or self._fleet.alone():
+                if self._fleet.alone() or self._counts.first().missing:
                     return
             if self._open():
                 full = self._counts.full()
-            else:
-                full = [counted]
-        else:
-            full = [counted]
         for bucket in full:
             self._launch(cast(Bucket, bucket))
 
@@ -213,11 +219,16 @@ class Reducer:
         raise cause or ArgumentError(text)
 
     def _backward_ends(self) -> None:
-        if self._cycle.opened and not self._cycle.unfilled:
+        cycle, fleet = self._cycle, self._fleet
+        if not cycle.opened or cycle.unfilled or cycle.synced:
+            return
+        if cycle.held or not registry.several() or fleet.wait(self._patience):
             self.synchronize()
+        else:
+            self._patience.leave(fleet.table.named)
 
-    def _begun(self) -> bool:
-        return self._cycle.opened or self._counts.begun()
+    def _under_way(self) -> bool:
+        return not self._cycle.synced and (self._cycle.opened or self._counts.begun())
 
     def _complete(self) -> None:
         """Plan if need be, reduce everything. Raises once nothing is in flight any more."""

@@ -30,6 +30,10 @@ class _Single:
         """Has it been, and not been taken back?"""
         return self._handle is not None
 
+    def handle(self) -> Handle | None:
+        """Return what is under way."""
+        return self._handle
+
     def error(self) -> BaseException | None:
         """Wait for its end; return what went wrong."""
         return None if self._handle is None else self._handle.exception()

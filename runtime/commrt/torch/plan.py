@@ -21,12 +21,13 @@ from commrt.types import ReduceOp
 class Plan:
     """Buckets, their numbers in order; and what it was made of.
 
-    `layout` is that of `members`. `resting` are parameters that are frozen on all ranks. `sparse`
-    are names.
+    `layout` is that of `params`, which are those of `members`. `resting` are parameters that are
+    frozen on all ranks. `sparse` are names.
     """
 
     buckets: tuple[Bucket, ...]
     members: tuple[Member, ...]
+    params: list[torch.Tensor]
     layout: Layout
     resting: tuple[Member, ...]
     sparse: frozenset[str]
@@ -40,7 +41,7 @@ class Plan:
 
     def change(self) -> str | None:
         """Say which parameter is not laid out as it was planned."""
-        now = layout_of([member.param for member in self.members])
+        now = layout_of(self.params)
         if now == self.layout:
             return None
         pairs = zip(zip(*self.layout, strict=True), zip(*now, strict=True), strict=True)
@@ -64,10 +65,12 @@ def make_plan(
     members = [member for entry, member in found if entry.trainable]
     sparse = {entry.name for entry in entries if entry.sparse}
     buckets = _buckets(members, sparse, options, policy)
+    params_planned = [member.param for member in members]
     return Plan(
         tuple(buckets),
         tuple(members),
-        layout_of([member.param for member in members]),
+        params_planned,
+        layout_of(params_planned),
         tuple(member for entry, member in found if not entry.trainable),
         frozenset(sparse),
     )

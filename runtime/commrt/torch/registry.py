@@ -47,6 +47,10 @@ class Registry:
                 )
         self._owners[wrapper] = optimizer, number
 
+    def several(self) -> bool:
+        """Are there several wrappers?"""
+        return len(self._owners) > 1
+
     def draw(self) -> int:
         """Return the next number."""
         return next(self._numbers)
