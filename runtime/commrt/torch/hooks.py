@@ -99,17 +99,24 @@ class Reducer:
 
     def reset(self) -> None:
         """Begin a new cycle. Nothing may be in flight."""
-        fleet, cycle = self._fleet, self._cycle
+        fleet = self._fleet
         fleet.reset()
         self._patience.changed()
         counts, plan = self._counts, fleet.plan
         if fleet.grown():
             counts.arm()
             counts.group(None)
-        elif cycle.held or cycle.unfilled or counts.thawed() or not counts.grouped_by(plan):
+        elif self._stale():
             counts.arm()
             counts.group(plan)  # some may be frozen or unfrozen now
         self._cycle = Cycle(self._counts.begin())
+
+    def _stale(self) -> bool:
+        """Is it possible that not what is counted for gets gradients?"""
+        cycle, counts = self._cycle, self._counts
+        left_out = cycle.opened and cycle.unfilled > 0
+        planned = counts.grouped_by(self._fleet.plan)
+        return cycle.held or left_out or counts.thawed() or not planned
 
     def take_in(self) -> None:
         """Count the gradients of parameters that have come to the optimizer."""
