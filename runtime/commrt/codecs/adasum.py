@@ -42,7 +42,7 @@ class Adasum:
         shares = job.shares()
         lo = sum(shares[: job.index])
         hi = lo + shares[job.index]
-        spans = _within(job.segments or (Segment(0, job.source.size),), lo, hi)
+        spans = _within(job.segments() or (Segment(0, job.source.size),), lo, hi)
 
         def own(parts: Flat, block: Flat) -> Conversation:
             wide = parts.astype(self._wide)

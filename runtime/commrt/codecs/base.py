@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,7 +71,7 @@ class Exchange:
     """Reduce `source` to `out`, perhaps the same, over `size` ranks of which we are number `index`.
 
     `scale` is what the result is multiplied by. With `counts` each rank gets only its own
-    `counts[index]` elements, in rank order. `segments` are the tensors in `source`.
+    `counts[index]` elements, in rank order. `segments` tells the tensors in `source`, if asked.
     """
 
     source: Flat
@@ -81,7 +81,7 @@ class Exchange:
     op: ReduceOp
     scale: float = 1.0
     counts: tuple[int, ...] | None = None
-    segments: tuple[Segment, ...] = ()
+    segments: Callable[[], Sequence[Segment]] = tuple
 
     @property
     def mean(self) -> bool:

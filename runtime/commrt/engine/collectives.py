@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -97,7 +98,7 @@ class Collectives:
             index=members.index,
             op=running.bucket.operations[0].signature.op,
             scale=after,
-            segments=_segments(parts),
+            segments=partial(_segments, parts),
         )
         yield from self._converse(running, members, job)
         if not direct:
@@ -191,7 +192,7 @@ def _scales(signature: Signature, dtype: np.dtype[Any]) -> tuple[float, float]:
     return signature.prescale, signature.postscale
 
 
-def _segments(parts: Sequence[Part]) -> tuple[Segment, ...]:
+def _segments(parts: Sequence[Part]) -> list[Segment]:
     """Return where each tensor lies in a flat array of all parts."""
     found: list[Segment] = []
     start = 0
@@ -199,7 +200,7 @@ def _segments(parts: Sequence[Part]) -> tuple[Segment, ...]:
         layout = part.layout or (Segment(0, part.source.size),)
         found += [Segment(start + s.start, start + s.stop) for s in layout]
         start += part.source.size
-    return tuple(found)
+    return found
 
 
 def _pack(parts: Sequence[Part], flat: Flat) -> Task:

@@ -41,7 +41,9 @@ def exchange(
     outs = given if in_place else outs
     shared = None if counts is None else tuple(counts)
     talks = [
-        codec.exchange(Exchange(given[r], outs[r], size, r, op, postscale, shared, tuple(segments)))
+        codec.exchange(
+            Exchange(given[r], outs[r], size, r, op, postscale, shared, lambda: segments)
+        )
         for r in range(size)
     ]
     with np.errstate(all="ignore"):

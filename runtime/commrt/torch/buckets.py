@@ -88,20 +88,43 @@ class Bucket(Protocol):
         """Forget what was launched, which must have ended."""
 
 
-class DenseBucket:
+class Launchable:
+    """What all buckets have in common: the operation under way, if there is one."""
+
+    def __init__(self) -> None:
+        self._handle: Handle | None = None
+
+    def launched(self) -> bool:
+        """Has it been, and not been taken back?"""
+        return self._handle is not None
+
+    def handle(self) -> Handle | None:
+        """Return what is under way."""
+        return self._handle
+
+    def error(self) -> BaseException | None:
+        """Wait for its end; return what went wrong."""
+        return None if self._handle is None else self._handle.exception()
+
+    def reset(self) -> None:
+        """Forget what was launched, which must have ended."""
+        self._handle = None
+
+
+class DenseBucket(Launchable):
     """A span of an arena."""
 
     def __init__(
         self, number: int, places: Sequence[Place], span: Flat, signature: Signature,
         densify: bool = False,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.number = number
         self.members = tuple(place.member for place in places)
         self.missing = len(places)
         self._params = [place.member.param for place in places]
         self._views = Views([place.view for place in places])
         self._wire = span, signature
-        self._handle: Handle | None = None
         self._densify = densify
 
     def launch(self, way: Way) -> None:
@@ -124,18 +147,6 @@ class DenseBucket:
         name = way.name(self.number)
         self._handle = way.session.submit(signature, name, span, _absent, way.process_set, absent)
 
-    def launched(self) -> bool:
-        """Has it been, and not been taken back?"""
-        return self._handle is not None
-
-    def handle(self) -> Handle | None:
-        """Return what is under way."""
-        return self._handle
-
-    def error(self) -> BaseException | None:
-        """Wait for its end; return what went wrong."""
-        return None if self._handle is None else self._handle.exception()
-
     def adopt(self) -> None:
         """Make the reduced gradients the parameters' own, but for those that no rank has."""
         absent: Sequence[int] = () if self._handle is None else self._handle.wait()
@@ -148,10 +159,6 @@ class DenseBucket:
     def holds(self, param: torch.Tensor) -> bool:
         """Is the parameter's gradient still the one that was reduced last?"""
         return any(param.grad is view for view in self._views.tensors)
-
-    def reset(self) -> None:
-        """Forget what was launched, which must have ended."""
-        self._handle = None
 
     def _gradients(self) -> list[torch.Tensor | None]:
         return [param.grad for param in self._params]

@@ -7,36 +7,24 @@ from typing import Any
 
 import torch
 
-from commrt.engine.handle import Handle, Outcome
+from commrt.engine.handle import Outcome
 from commrt.errors import ArgumentError
-from commrt.torch.buckets import Member, Way, lay
+from commrt.torch.buckets import Launchable, Member, Way, lay
 from commrt.torch.compression import Compressor
 from commrt.types import ReduceOp, Signature
 
 
-class _Single:
+class _Single(Launchable):
     """A bucket of one gradient."""
 
     def __init__(self, number: int, member: Member, like: Signature) -> None:
+        super().__init__()
         self.number = number
         self.members: tuple[Member, ...] = (member,)
         self.missing = 1
         self._param = member.param
         self._like = like
-        self._handle: Handle | None = None
         self._reduced: torch.Tensor | None = None
-
-    def launched(self) -> bool:
-        """Has it been, and not been taken back?"""
-        return self._handle is not None
-
-    def handle(self) -> Handle | None:
-        """Return what is under way."""
-        return self._handle
-
-    def error(self) -> BaseException | None:
-        """Wait for its end; return what went wrong."""
-        return None if self._handle is None else self._handle.exception()
 
     def adopt(self) -> None:
         """Make the reduced gradient the parameter's own, unless no rank has one."""
@@ -48,10 +36,6 @@ class _Single:
     def holds(self, param: torch.Tensor) -> bool:
         """Is the parameter's gradient still the one that was reduced last?"""
         return self._reduced is not None and param.grad is self._reduced
-
-    def reset(self) -> None:
-        """Forget what was launched, which must have ended."""
-        self._handle = None
 
 
 class SparseBucket(_Single):

@@ -13,14 +13,13 @@ import torch
 
 from commrt.api import global_process_set, session
 from commrt.engine.handle import Handle
+from commrt.operations import Average
 from commrt.plans import Terms
 from commrt.process_sets import ProcessSet
 from commrt.torch.arguments import check, check_all, choose_op
 from commrt.torch.autograd import Allreduce, Reducescatter, apply
 from commrt.torch.compression import Compression, Compressor, compress
 from commrt.types import ReduceOp
-
-Average = ReduceOp.AVERAGE
 
 
 def allreduce(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commrt.transports.base import Channel, Flat, Members, Reduction
-from commrt.transports.local import LocalWork
+from commrt.transports.base import Channel, Flat, Members, Reduction, Wire, Work
+from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
 
 
 class IdleTransport(MessageTransport):
     """See `Transport`. Every rank gets its own values back as if they were the others' too."""
 
-    def allreduce(  # type: ignore[override]
-        self, members: Members, channel: Channel, source: Flat, out: Flat, reduction: Reduction
-    ) -> LocalWork:
-        """Copy."""
-        return LocalWork(source, out, reduction.finish)
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._local = LocalTransport()
 
-    def reduce_scatter(  # type: ignore[override]
+    def allreduce(
+        self, members: Members, channel: Channel, source: Flat, out: Flat, reduction: Reduction
+    ) -> Work:
+        """Copy."""
+        return self._local.allreduce(members, channel, source, out, reduction)
+
+    def reduce_scatter(
         self,
         members: Members,
         channel: Channel,
@@ -26,7 +30,8 @@ class IdleTransport(MessageTransport):
         out: Flat,
         counts: Sequence[int],
         reduction: Reduction,
-    ) -> LocalWork:
+    ) -> Work:
         """Copy this rank's share."""
         start = sum(counts[: members.index])
-        return LocalWork(source[start : start + out.size], out, reduction.finish)
+        share = source[start : start + out.size]
+        return self._local.reduce_scatter(members, channel, share, out, counts, reduction)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
 from commrt.transports.arrays import Scratch
-from commrt.transports.base import WINDOW, Channel, Flat, Members, Reduction, Wire
+from commrt.transports.base import WINDOW, Channel, Flat, Members, Reduction, Wire, Work
 from commrt.transports.program import ProgramWork, Route
 
 SMALL = 64 << 10
@@ -44,7 +44,7 @@ class MessageTransport:
         source: Flat,
         out: Flat,
         reduction: Reduction,
-    ) -> ProgramWork:
+    ) -> Work:
         """Recursive doubling for small vectors, a pipelined ring for others."""
         size, n = len(members.ranks), source.size
         if source.nbytes <= self._small or n < size:
@@ -61,7 +61,7 @@ class MessageTransport:
         out: Flat,
         counts: Sequence[int],
         reduction: Reduction,
-    ) -> ProgramWork:
+    ) -> Work:
         """Pass partial sums round the ring to their owners."""
         program = algorithms.ring_reduce_scatter(
             members.index, len(members.ranks), counts, self._elements(source)
@@ -70,7 +70,7 @@ class MessageTransport:
 
     def allgather(
         self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]
-    ) -> ProgramWork:
+    ) -> Work:
         """Pass blocks round the ring."""
         program = algorithms.ring_allgather(
             members.index, len(members.ranks), counts, self._elements(source)
@@ -85,14 +85,14 @@ class MessageTransport:
         out: Flat,
         sent: Sequence[int],
         received: Sequence[int],
-    ) -> ProgramWork:
+    ) -> Work:
         """Exchange directly with every member."""
         program = algorithms.alltoallv(members.index, len(members.ranks), sent, received)
         return self._start(members, channel, program, source, out, _MOVE)
 
     def broadcast(
         self, members: Members, channel: Channel, source: Flat, out: Flat, root: int
-    ) -> ProgramWork:
+    ) -> Work:
         """Send segments down a binomial tree."""
         program = algorithms.tree_broadcast(
             members.index, len(members.ranks), root, source.size, self._elements(source)
