@@ -133,7 +133,7 @@ class DenseBucket(Launchable):
         A parameter whose gradient is None is announced as absent and counts as zeros.
         """
         found = self._gradients()
-        absent = tuple(i for i, missing in enumerate(map(is_, found, repeat(None))) if missing)
+        absent = _places_of_none(found)
         views = self._views.checked()
         for position in absent:
             found[position] = views[position].zero_()
@@ -286,6 +286,11 @@ def _place(arena: Arena, index: int, member: Member, laid: Laid) -> Place:
     view = torch.empty(0, dtype=param.dtype)
     view.set_(flat.untyped_storage(), 0, param.shape, strides)
     return Place(member, view)
+
+
+def _places_of_none(found: Sequence[object]) -> tuple[int, ...]:
+    missing = list(map(is_, found, repeat(None)))
+    return tuple(compress(range(len(missing)), missing)) if any(missing) else ()
 
 
 def _absent(outcome: Outcome) -> tuple[int, ...]:

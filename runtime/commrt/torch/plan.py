@@ -13,7 +13,7 @@ from commrt.torch.cards import Entry
 from commrt.torch.delta_buckets import DeltaBucket
 from commrt.torch.odd_buckets import CompressedBucket, SparseBucket
 from commrt.torch.options import Options
-from commrt.torch.table import Layout, layout_of
+from commrt.torch.table import Layout
 from commrt.types import ReduceOp
 
 
@@ -21,13 +21,12 @@ from commrt.types import ReduceOp
 class Plan:
     """Buckets, their numbers in order; and what it was made of.
 
-    `layout` is that of `params`, which are those of `members`. `resting` are parameters that are
+    `layout` is that of the parameters of `members`. `resting` are parameters that are
     frozen on all ranks. `sparse` are names.
     """
 
     buckets: tuple[Bucket, ...]
     members: tuple[Member, ...]
-    params: list[torch.Tensor]
     layout: Layout
     resting: tuple[Member, ...]
     sparse: frozenset[str]
@@ -41,18 +40,11 @@ class Plan:
 
     def change(self) -> str | None:
         """Say which parameter is not laid out as it was planned."""
-        now = layout_of(self.params)
-        if now == self.layout:
+        found = self.layout.change()
+        if found is None:
             return None
-        pairs = zip(zip(*self.layout, strict=True), zip(*now, strict=True), strict=True)
-        for member, (old, new) in zip(self.members, pairs, strict=True):
-            if old != new:
-                return f"parameter {member.name!r} is {_said(*new)} now, and was {_said(*old)}"
-        return None
-
-
-def _said(dtype: torch.dtype, shape: torch.Size, strides: tuple[int, ...]) -> str:
-    return f"{dtype} {tuple(shape)} of strides {strides}"
+        index, text = found
+        return f"parameter {self.members[index].name!r} is {text}"
 
 
 def make_plan(
@@ -65,12 +57,10 @@ def make_plan(
     members = [member for entry, member in found if entry.trainable]
     sparse = {entry.name for entry in entries if entry.sparse}
     buckets = _buckets(members, sparse, options, policy)
-    params_planned = [member.param for member in members]
     return Plan(
         tuple(buckets),
         tuple(members),
-        params_planned,
-        layout_of(params_planned),
+        Layout([member.param for member in members]),
         tuple(member for entry, member in found if not entry.trainable),
         frozenset(sparse),
     )

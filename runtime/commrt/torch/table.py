@@ -11,17 +11,39 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from commrt.torch.naming import Named, name_added
 
-_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
-
-Layout = tuple[list[torch.dtype], list[torch.Size], list[tuple[int, ...]]]
+_dtype = attrgetter("dtype")
 
 
-def layout_of(params: Sequence[torch.Tensor]) -> Layout:
-    """Return what must not change while gradients lie in an arena."""
-    return (
-        list(map(_dtype, params)), list(map(_shape, params)),
-        list(map(torch.Tensor.stride, params)),
-    )  # fmt: skip
+class Layout:
+    """How parameters lay when gradients were planned: what must not change while they do so."""
+
+    def __init__(self, params: Sequence[torch.Tensor]) -> None:
+        self._params = list(params)
+        self._shapes = [param.shape for param in params]
+        self._then = self._now()
+
+    def change(self) -> tuple[int, str] | None:
+        """Say which parameter is laid out otherwise now, and how."""
+        now = self._now()
+        if now == self._then:
+            return None
+        pairs = zip(zip(*self._then, strict=True), zip(*now, strict=True), strict=True)
+        index, old, new = next((i, *pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        before, after = self._shapes[index], self._params[index].shape
+        return index, f"{_said(new, after)} now, and was {_said(old, before)}"
+
+    def _now(self) -> tuple[Sequence[object], ...]:
+        """Where elements are dense, strides and their number give the shape, which is dearer."""
+        params = self._params
+        return (
+            list(map(_dtype, params)), list(map(torch.Tensor.numel, params)),
+            list(map(torch.Tensor.stride, params)),
+        )  # fmt: skip
+
+
+def _said(found: tuple[object, ...], shape: torch.Size) -> str:
+    dtype, _, strides = found
+    return f"{dtype} {tuple(shape)} of strides {strides}"
 
 
 class Table:
