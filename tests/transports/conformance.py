@@ -14,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.kernels.numpy_ import dtype_of
-from commrt.transports.base import Channel, Members, Reduction, Transport, Work
+from commrt.kernels.reduction import Reduction
+from commrt.transports.base import Channel, Members, Transport, Work
+from commrt.types import ReduceOp
 
 Array = npt.NDArray[Any]
 
 DTYPES = ("bool", "int8", "uint16", "int32", "int64", "float32", "float64", "bfloat16")
 LENGTHS = (0, 1, 2, 3, 7, 16, 31, 64, 257, 1000)
+OPS = ((ReduceOp.SUM, np.add), (ReduceOp.MIN, np.minimum), (ReduceOp.MAX, np.maximum))
 PATIENCE = 2_000_000
 """Looks at works in flight until a check gives up."""
 
@@ -120,19 +123,16 @@ def allreduce(
     dtype, n = dtype_of(rng.choice(DTYPES)), rng.choice(LENGTHS)
     in_place = rng.random() < 0.5 if in_place is None else in_place
     inputs = [values(draw, n, dtype) for _ in members]
-    fold = rng.choice((np.add, np.minimum, np.maximum))
+    op, fold = rng.choice(OPS)
     total = folded(fold, inputs)
     mine = dict(zip(members, inputs, strict=True))
     sources = {r: mine[r].copy() for r in local(party, members)}
     outs = sources if in_place else {r: values(draw, n, dtype) for r in sources}
-    finish = rng.choice((None, lambda part: np.multiply(part, part.dtype.type(1), out=part)))
     channel = numbers.channel()
 
     def start(rank: int, place: Members) -> Work:
         transport = party.transports[rank]
-        return transport.allreduce(
-            place, channel, sources[rank], outs[rank], Reduction(fold, finish)
-        )
+        return transport.allreduce(place, channel, sources[rank], outs[rank], Reduction(op))
 
     return Operation(members, sources, outs, dict.fromkeys(members, total), start)
 
@@ -145,7 +145,7 @@ def reduce_scatter(
     dtype = dtype_of(rng.choice(DTYPES))
     counts = [rng.choice((0, 1, 2, 9, 40, 300)) for _ in members]
     inputs = [values(draw, sum(counts), dtype) for _ in members]
-    fold = rng.choice((np.add, np.minimum, np.maximum))
+    op, fold = rng.choice(OPS)
     parts = np.split(folded(fold, inputs), np.cumsum(counts)[:-1])
     sources = {r: inputs[members.index(r)].copy() for r in local(party, members)}
     outs = {r: values(draw, counts[members.index(r)], dtype) for r in sources}
@@ -154,7 +154,7 @@ def reduce_scatter(
     def start(rank: int, place: Members) -> Work:
         transport = party.transports[rank]
         return transport.reduce_scatter(
-            place, channel, sources[rank], outs[rank], counts, Reduction(fold)
+            place, channel, sources[rank], outs[rank], counts, Reduction(op)
         )
 
     return Operation(members, sources, outs, dict(zip(members, parts, strict=True)), start)
@@ -279,7 +279,7 @@ def check_floats_have_the_same_bits_on_all_ranks(party: Party, seed: int) -> Non
         sources,
         dict.fromkeys(members, total),
         lambda rank, place: party.transports[rank].allreduce(
-            place, channel, sources[rank], sources[rank], Reduction(np.add)
+            place, channel, sources[rank], sources[rank], Reduction(ReduceOp.SUM)
         ),
     )
     drive(party, [operation], order_of(party, seed))
@@ -291,18 +291,14 @@ def check_finish_is_applied_once_to_each_element(party: Party, seed: int) -> Non
     n, members, channel = rng.choice(LENGTHS), range(party.size), numbers.channel()
     sources = {r: np.full(n, r + 1, np.int64) for r in local(party, members)}
 
-    def finish(part: Array) -> None:
-        part *= 10
-        part += 1
-
     total = sum(range(1, party.size + 1))
     operation = Operation(
         members,
         sources,
         sources,
-        dict.fromkeys(members, np.full(n, total * 10 + 1)),
+        dict.fromkeys(members, np.full(n, total * 10)),
         lambda rank, place: party.transports[rank].allreduce(
-            place, channel, sources[rank], sources[rank], Reduction(np.add, finish)
+            place, channel, sources[rank], sources[rank], Reduction(ReduceOp.SUM, scale=10.0)
         ),
     )
     drive(party, [operation], order_of(party, seed))

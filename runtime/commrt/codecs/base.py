@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.core.chunks import chunk_bounds
-from commrt.kernels.numpy_ import Fold
+from commrt.kernels.reduction import Reduction
 from commrt.types import ReduceOp, Segment
 
 Flat = npt.NDArray[Any]
@@ -22,8 +22,7 @@ class Reduce:
 
     source: Flat
     out: Flat
-    fold: Fold
-    finish: Callable[[Flat], None] | None = None
+    reduction: Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ class ReduceScatter:
     source: Flat
     out: Flat
     counts: tuple[int, ...]
-    fold: Fold
-    finish: Callable[[Flat], None] | None = None
+    reduction: Reduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from commrt.codecs.base import Conversation, Exchange, Flat, Reduce, ReduceScatter
-from commrt.kernels import numpy_ as kernels
+from commrt.codecs.base import Conversation, Exchange, Reduce, ReduceScatter
+from commrt.kernels.reduction import Reduction
 
 
 class Plain:
@@ -15,19 +15,11 @@ class Plain:
 
     def exchange(self, job: Exchange) -> Conversation:
         """Ask for one reduction."""
-
-        def finish(part: Flat) -> None:
-            if job.mean and job.size > 1:
-                kernels.divide(part, job.size)
-            if job.scale != 1.0:
-                kernels.scale(part, job.scale)
-
-        plain = (not job.mean or job.size == 1) and job.scale == 1.0
-        fold, last = kernels.fold(job.op), None if plain else finish
+        reduction = Reduction(job.op, job.size if job.mean else 1, job.scale)
         if job.counts is None:
-            yield Reduce(job.source, job.out, fold, last)
+            yield Reduce(job.source, job.out, reduction)
         else:
-            yield ReduceScatter(job.source, job.out, job.counts, fold, last)
+            yield ReduceScatter(job.source, job.out, job.counts, reduction)
 
     def wire_nbytes(self, n: int, dtype: np.dtype[Any], size: int) -> int:
         """Reduce-scatter and allgather."""

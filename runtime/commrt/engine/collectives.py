@@ -25,7 +25,7 @@ from commrt.core.chunks import chunk_bounds, cut
 from commrt.engine.buffers import FusionBuffers
 from commrt.engine.running import Running, Task
 from commrt.kernels import numpy_ as kernels
-from commrt.transports.base import Channel, Flat, Members, Reduction, Transport, Work
+from commrt.transports.base import Channel, Flat, Members, Transport, Work
 from commrt.types import Kind, ReduceOp, Segment, Signature
 
 _SLICE = 1 << 20
@@ -138,12 +138,10 @@ class Collectives:
     def _ask(self, step: Collective, members: Members, channel: Channel) -> Work:
         transport = self._transport
         match step:
-            case Reduce(source=source, out=out, fold=fold, finish=finish):
-                return transport.allreduce(members, channel, source, out, Reduction(fold, finish))
-            case ReduceScatter(source=source, out=out, counts=counts, fold=fold, finish=finish):
-                return transport.reduce_scatter(
-                    members, channel, source, out, counts, Reduction(fold, finish)
-                )
+            case Reduce(source=source, out=out, reduction=reduction):
+                return transport.allreduce(members, channel, source, out, reduction)
+            case ReduceScatter(source=source, out=out, counts=counts, reduction=reduction):
+                return transport.reduce_scatter(members, channel, source, out, counts, reduction)
             case AllToAll(source=source, out=out, sent=sent, received=received):
                 return transport.alltoallv(members, channel, source, out, sent, received)
             case AllGather(source=source, out=out, counts=counts):

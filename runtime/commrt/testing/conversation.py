@@ -98,7 +98,6 @@ def _answer(steps: Sequence[Any]) -> None:
 def _joined(steps: Sequence[Any]) -> Array:
     total: Array = steps[0].source.copy()
     for step in steps[1:]:
-        steps[0].fold(total, step.source, out=total)
-    if steps[0].finish is not None:
-        steps[0].finish(total)
+        steps[0].reduction.fold(total, step.source, out=total)
+    steps[0].reduction.finish(total)
     return total

@@ -8,7 +8,8 @@ import numpy as np
 
 from commrt.core.algorithms import INPUT, Program
 from commrt.core.chunks import cut
-from commrt.transports.base import Flat, Reduction
+from commrt.kernels.reduction import Reduction
+from commrt.transports.base import Flat
 
 _KEPT = 16
 _SLICE = 4 << 20
@@ -69,8 +70,7 @@ class Arrays:
             source, out = self._copies.pop()
             if source.ctypes.data != out.ctypes.data:
                 np.copyto(out, source)
-            if self._reduction.finish is not None:
-                self._reduction.finish(out)
+            self._reduction.finish(out)
         return not self._copies
 
     def landing(self, index: int) -> Flat:
@@ -96,8 +96,7 @@ class Arrays:
             self._reduction.fold(other, arrived, out=result)
         self.release(receive.add)
         if receive.final:
-            if self._reduction.finish is not None:
-                self._reduction.finish(result)
+            self._reduction.finish(result)
             self._scratch.give(self._partial.pop(index))
 
     def value(self, index: int, lo: int, hi: int) -> Flat:

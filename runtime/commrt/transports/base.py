@@ -9,21 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from commrt.kernels.numpy_ import Fold
+from commrt.kernels.reduction import Reduction
 
 Flat = npt.NDArray[Any]
 """A one-dimensional C-contiguous array of any supported dtype."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """How two ranks' values are joined, and what is done in place to a part that is complete.
-
-    `finish` is applied to each part once, before others get it or with equal bits on all.
-    """
-
-    fold: Fold
-    finish: Callable[[Flat], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commrt.core.chunks import chunk_bounds
-from commrt.transports.base import Channel, Flat, Members, Reduction, Wire, Work
+from commrt.kernels.reduction import Reduction
+from commrt.transports.base import Channel, Flat, Members, Wire, Work
 from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from commrt.transports.base import Channel, Flat, Members, Reduction
+from commrt.kernels.reduction import Reduction
+from commrt.transports.base import Channel, Flat, Members
 
 _SLICE = 4 << 20
 """Bytes copied in one call: below 2 ms."""
@@ -15,10 +16,10 @@ _SLICE = 4 << 20
 class LocalWork:
     """Work that is done when it first makes progress."""
 
-    def __init__(self, source: Flat, out: Flat, finish: Callable[[Flat], None] | None) -> None:
+    def __init__(self, source: Flat, out: Flat, reduction: Reduction | None) -> None:
         self._source = source
         self._out = out
-        self._finish = finish
+        self._reduction = reduction
         self._place = 0
 
     def progress(self) -> bool:
@@ -29,8 +30,8 @@ class LocalWork:
             source, out = self._source[lo:hi], self._out[lo:hi]
             if source.ctypes.data != out.ctypes.data:
                 np.copyto(out, source)
-            if self._finish is not None:
-                self._finish(out)
+            if self._reduction is not None:
+                self._reduction.finish(out)
         return self._place >= self._source.size
 
     def steps(self) -> int:
@@ -60,7 +61,7 @@ class LocalTransport:
         reduction: Reduction,
     ) -> LocalWork:
         """Copy."""
-        return LocalWork(source, out, reduction.finish)
+        return LocalWork(source, out, reduction)
 
     def reduce_scatter(
         self,
@@ -72,7 +73,7 @@ class LocalTransport:
         reduction: Reduction,
     ) -> LocalWork:
         """Copy."""
-        return LocalWork(source, out, reduction.finish)
+        return LocalWork(source, out, reduction)
 
     def allgather(
         self, members: Members, channel: Channel, source: Flat, out: Flat, counts: Sequence[int]

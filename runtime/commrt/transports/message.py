@@ -7,9 +7,11 @@ from functools import lru_cache
 
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
+from commrt.kernels.reduction import Reduction
 from commrt.transports.arrays import Scratch
-from commrt.transports.base import WINDOW, Channel, Flat, Members, Reduction, Wire, Work
+from commrt.transports.base import WINDOW, Channel, Flat, Members, Wire, Work
 from commrt.transports.program import ProgramWork, Route
+from commrt.types import ReduceOp
 
 SMALL = 64 << 10
 """Bytes up to which recursive doubling is faster than the ring."""
@@ -127,8 +129,5 @@ def _tag(channel: Channel) -> int:
     return 2 * ((channel.number * _STAGES + channel.stage % _STAGES) % _TAGS)
 
 
-def _nothing(a: Flat, b: Flat, /, *, out: Flat) -> None:
-    raise AssertionError("data that is only moved was to be joined")
-
-
-_MOVE = Reduction(_nothing)
+_MOVE = Reduction(ReduceOp.SUM)
+"""For what is only moved."""

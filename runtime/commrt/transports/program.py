@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from commrt.core.algorithms import Program, Receive, Send
+from commrt.kernels.reduction import Reduction
 from commrt.transports.arrays import Arrays, Scratch
-from commrt.transports.base import Flat, Incoming, Members, Reduction, Test, Wire
+from commrt.transports.base import Flat, Incoming, Members, Test, Wire
 from commrt.transports.drain import Drain
 
 _AHEAD = 4
