@@ -35,6 +35,50 @@ def wrapped(*params, **options):
 
 
 @fact
+def a_parameter_in_the_place_of_another():
+    a, b, c = ones(3), ones(2), ones(2)
+    optimizer = wrapped(a, b)
+    train(optimizer, [a, b])
+    optimizer.param_groups[0]["params"][1] = c
+    for step in range(3):
+        optimizer.zero_grad()
+        ((a.sum() + c.sum()) * (1 + rank + step)).backward()
+        optimizer.synchronize()  # backward does not wait: b, which has no gradient, is counted for
+        assert all(torch.equal(p.grad, torch.full_like(p, 1.5 + step)) for p in (a, c))
+        optimizer.step()
+    assert same_everywhere(a, c)
+
+
+@fact
+def a_parameter_of_another_wrapper_can_not_be_added():
+    a, b = ones(3), ones(2)
+    first, second = wrapped(a), wrapped(b)
+    fails(lambda: first.add_param_group({"params": [b]}), "reduced twice")
+    train(first, [a])
+    train(second, [b])
+
+
+@fact
+def clipping_what_is_in_flight():
+    # b gets no gradient, so backward does not wait, and a is on its way when it is clipped.
+    a, b = ones(1000), ones(3)
+    optimizer = wrapped(a, b, groups=[[a], [b]])
+    train(optimizer, [a, b])
+    optimizer.zero_grad()
+    (a.sum() * (1 + rank)).backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_([a], 1.0)
+    assert abs(a.grad.norm() - 1.0) < 1e-4
+    optimizer.step()
+    assert abs(a.grad.norm() - 1.0) < 1e-4
+    optimizer.zero_grad()
+    (a.sum() * (1 + rank)).backward()
+    torch.nn.utils.clip_grad_norm_([a], 1.0)
+    fails(optimizer.step, "call synchronize() first")
+    train(optimizer, [a, b])
+
+
+@fact
 def unfreezing():
     a, b = ones(3), ones(2).requires_grad_(False)
     optimizer = wrapped(a, b)
@@ -313,6 +357,18 @@ def test_parameters_may_be_listed_in_another_order_on_each_rank(holds: Holds) ->
 
 def test_a_parameter_that_the_optimizer_lost_is_noticed(holds: Holds) -> None:
     holds(_CHANGES, "replaced_parameters")
+
+
+def test_a_parameter_may_take_the_place_of_another(holds: Holds) -> None:
+    holds(_CHANGES, "a_parameter_in_the_place_of_another")
+
+
+def test_a_parameter_of_another_wrapper_can_not_be_added(holds: Holds) -> None:
+    holds(_CHANGES, "a_parameter_of_another_wrapper_can_not_be_added")
+
+
+def test_what_is_in_flight_can_not_be_clipped_without_notice(holds: Holds) -> None:
+    holds(_CHANGES, "clipping_what_is_in_flight")
 
 
 def test_a_group_added_to_the_wrapped_optimizer_is_reduced(holds: Holds) -> None:

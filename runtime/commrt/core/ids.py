@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
-from commrt.types import Request
+from commrt.types import Request, Signature
 
 Key = tuple[int, str]
 """(process set id, name): what an operation is matched by."""
@@ -21,6 +22,7 @@ class IdTable:
         self._next = 0
         self._by_id: OrderedDict[int, Request] = OrderedDict()
         self._by_key: dict[Key, int] = {}
+        self._signatures: dict[Signature, Signature] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -58,8 +60,15 @@ class IdTable:
         while len(self._by_id) >= self._capacity:
             _, evicted = self._by_id.popitem(last=False)
             del self._by_key[evicted.set_id, evicted.name]
-        self._by_id[id] = request
+        self._by_id[id] = self._sharing(request)
         self._by_key[key] = id
+
+    def _sharing(self, request: Request) -> Request:
+        """Let requests that are alike but for their names share one signature: it is large."""
+        if len(self._signatures) >= self._capacity:
+            self._signatures.clear()
+        shared = self._signatures.setdefault(request.signature, request.signature)
+        return request if shared is request.signature else replace(request, signature=shared)
 
     def forget(self, id: int) -> Request | None:
         """Drop an id; return what it stood for."""

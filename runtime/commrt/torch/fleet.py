@@ -13,6 +13,7 @@ from commrt.session import Session
 from commrt.torch.buckets import Bucket, Way
 from commrt.torch.cards import Card, Entry, difference, merge, planned_alike
 from commrt.torch.census import make_card, warn_of_difference
+from commrt.torch.naming import Named
 from commrt.torch.options import Options
 from commrt.torch.patience import Patience
 from commrt.torch.plan import Plan, make_plan
@@ -174,6 +175,10 @@ class Fleet:
         handles = [] if self._draft is None else [self._draft.card]
         handles += [handle for b in self._buckets() if (handle := b.handle()) is not None]
         return patience.wait(handles, self._names.number(), self._way())
+
+    def launched(self) -> list[Named]:
+        """Return the parameters whose gradients are on their way."""
+        return [(m.name, m.param) for b in self._buckets() if b.launched() for m in b.members]
 
     def adopt(self) -> None:
         """Make the reduced gradients the parameters' own."""

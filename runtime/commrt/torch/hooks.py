@@ -162,6 +162,7 @@ class Reducer:
                     return
             if self._open():
                 full = self._counts.full()
+            Variable._execution_engine.queue_callback(self._backward_ends)
         for bucket in full:
             self._launch(cast(Bucket, bucket))
 
@@ -227,12 +228,14 @@ class Reducer:
 
     def _backward_ends(self) -> None:
         cycle, fleet = self._cycle, self._fleet
-        if not cycle.opened or cycle.unfilled or cycle.synced:
+        if not cycle.opened or cycle.synced:
             return
-        if cycle.held or not registry.several() or fleet.wait(self._patience):
+        if cycle.unfilled:  # what is on its way must stay as it is until step() waits for it
+            self._patience.leave(fleet.launched())
+        elif cycle.held or not registry.several() or fleet.wait(self._patience):
             self.synchronize()
         else:
-            self._patience.leave(fleet.table.named)
+            self._patience.leave(fleet.launched())
 
     def _under_way(self) -> bool:
         return not self._cycle.synced and (self._cycle.opened or self._counts.begun())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -63,9 +64,23 @@ def with_names(params: Mapping[str, Any] | Iterable[Any], what: str) -> list[Nam
 
 
 def name_added(optimizer: torch.optim.Optimizer, known: Iterable[Named]) -> list[Named]:
-    """Return the parameters that have come to the optimizer since `known` were named."""
-    ids = {id(param) for _, param in known}
-    return [pair for pair in _by_place(optimizer) if id(pair[1]) not in ids]
+    """Return the parameters that have come to the optimizer since `known` were named.
+
+    One whose place was another's before has that place's name with a number.
+    """
+    ids, taken = {id(param) for _, param in known}, {name for name, _ in known}
+    added: list[Named] = []
+    for name, param in _by_place(optimizer):
+        if id(param) not in ids:
+            free = next(n for n in _numbered(name) if n not in taken)
+            taken.add(free)
+            added.append((free, param))
+    return added
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}.{number}" for number in itertools.count(2))
 
 
 def _by_place(optimizer: torch.optim.Optimizer) -> list[Named]:

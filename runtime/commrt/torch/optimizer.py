@@ -145,6 +145,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose gradients are reduced too. All ranks must do so."""
         self._optimizer.add_param_group(param_group)
+        try:
+            registry.check(self._optimizer.param_groups[-1]["params"], self)
+        except ArgumentError:
+            del self._optimizer.param_groups[-1]
+            raise
         self._reducer.take_in()
 
     def __getattr__(self, name: str) -> Any:

@@ -29,7 +29,7 @@ class Patience:
     def __init__(self, seconds: float = 1.0) -> None:
         self._seconds = seconds
         self._given_up = False
-        self._left: list[tuple[str, torch.Tensor, int]] = []
+        self._left: list[tuple[str, torch.Tensor, torch.Tensor, int]] = []
 
     def wait(self, handles: Sequence[Handle], number: int, way: Way) -> bool:
         """Wait until all have ended; False if ranks wait for one another. `number`: for whom."""
@@ -46,12 +46,21 @@ class Patience:
 
     def leave(self, named: Iterable[Named]) -> None:
         """Remember gradients as they are, before they are reduced."""
-        self._left = [(name, p.grad, p.grad._version) for name, p in named if p.grad is not None]
+        self._left = [
+            (name, param, grad, grad._version)
+            for name, param in named if (grad := param.grad) is not None
+        ]  # fmt: skip
 
     def changed(self) -> str | None:
-        """Name a parameter whose gradient has been changed since."""
+        """Name a parameter whose gradient has been changed since, or is another one."""
         left, self._left = self._left, []
-        return next((name for name, grad, version in left if grad._version != version), None)
+        return next(
+            (
+                name for name, param, grad, version in left
+                if param.grad is not grad or grad._version != version
+            ),
+            None,
+        )  # fmt: skip
 
     def _ends(self, handle: Handle, number: int, way: Way) -> bool:
         if _within(handle, self._seconds):

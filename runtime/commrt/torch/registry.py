@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,14 +38,18 @@ class Registry:
 
     def claim(self, wrapper: Any, optimizer: torch.optim.Optimizer, number: Number) -> None:
         """Note a wrapper. Raises ArgumentError if a parameter of it is in a living one."""
-        wanted = {id(param) for param in _params(optimizer)}
-        for other, number_of_other in self._owners.values():
-            if any(id(param) in wanted for param in _params(other)):
+        self.check(_params(optimizer))
+        self._owners[wrapper] = optimizer, number
+
+    def check(self, params: Iterable[torch.Tensor], without: Any = None) -> None:
+        """Raise ArgumentError if a parameter is in a living wrapper other than `without`."""
+        wanted = {id(param) for param in params}
+        for wrapper, (other, number_of_other) in self._owners.items():
+            if wrapper is not without and any(id(param) in wanted for param in _params(other)):
                 raise ArgumentError(
                     f"a parameter of this optimizer is in DistributedOptimizer {number_of_other()} "
                     "already, and would be reduced twice; delete that one first"
                 )
-        self._owners[wrapper] = optimizer, number
 
     def several(self) -> bool:
         """Are there several wrappers?"""

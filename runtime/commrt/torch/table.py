@@ -52,7 +52,7 @@ class Table:
     def __init__(self, optimizer: torch.optim.Optimizer, named: Sequence[Named]) -> None:
         self.optimizer = optimizer
         self.named = list(named)
-        self._sizes = self._count()
+        self._known = self._identities()
         self._replacements = Replacements(named)
 
     def __len__(self) -> int:
@@ -64,10 +64,10 @@ class Table:
 
     def extend(self) -> bool:
         """Take in parameters that have come to the optimizer since; have any?"""
-        sizes = self._count()
-        if sizes == self._sizes:
+        known = self._identities()
+        if known == self._known:
             return False
-        self._sizes = sizes
+        self._known = known
         added = name_added(self.optimizer, self.named)
         self.named += added
         self._replacements.watch(added)
@@ -91,8 +91,9 @@ class Table:
         """Watch no longer."""
         self._replacements.close()
 
-    def _count(self) -> list[int]:
-        return [len(group["params"]) for group in self.optimizer.param_groups]
+    def _identities(self) -> list[list[int]]:
+        """Not only how many: a parameter may have taken another's place."""
+        return [list(map(id, group["params"])) for group in self.optimizer.param_groups]
 
 
 class Replacements:
