@@ -30,13 +30,14 @@ def test_every_setting_is_read_from_its_variable() -> None:
             "COMMRT_SHUTDOWN_TIMEOUT": "8",
             "COMMRT_CHECK_EVERY": "100",
             "COMMRT_TRANSPORT": "none",
+            "COMMRT_SHM": "0",
             "COMMRT_SWITCH_INTERVAL": "0.001",
             "COMMRT_TIMELINE": "t.{rank}.json",
             "COMMRT_LOG": "Info",
         }
     )
     assert config == Config(
-        64 << 20, 1 << 10, 9, 1.5, 0.0, 7.0, 8.0, 100, "none", 0.001, "t.{rank}.json", "info"
+        64 << 20, 1 << 10, 9, 1.5, 0.0, 7.0, 8.0, 100, "none", 0, 0.001, "t.{rank}.json", "info"
     )
 
 
@@ -46,7 +47,7 @@ def test_every_setting_is_read_from_its_variable() -> None:
         ("COMMRT_BUCKETS", "COMMRT_BUCKET"),
         ("COMMRT_STALLWARN", "COMMRT_STALL_WARN"),
         ("COMMRT_LOG_LEVEL", "COMMRT_LOG"),
-        ("COMMRT_", "COMMRT_LOG"),
+        ("COMMRT_", "COMMRT_SHM"),
     ],
 )
 def test_an_unknown_name_is_refused_and_the_nearest_one_named(name: str, nearest: str) -> None:

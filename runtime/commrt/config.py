@@ -85,9 +85,16 @@ def _setting(
 
 def _transport(text: str) -> str:
     word = text.strip().lower()
-    if word not in ("mpi", "none"):
-        raise ValueError(f"{text!r} is not mpi or none")
+    if word not in ("auto", "shm", "mpi", "none"):
+        raise ValueError(f"{text!r} is not auto, shm, mpi or none")
     return word
+
+
+def _flag(text: str) -> int:
+    word = text.strip().lower()
+    if word not in ("0", "1"):
+        raise ValueError(f"{text!r} is not 0 or 1")
+    return int(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,14 @@ class Config:
         "an optimizer compares the parameters of all ranks each time after so many steps; 0: never",
     )
     transport: str = _setting(
-        "mpi",
+        "auto",
         _transport,
         "",
-        "what moves data between ranks: `mpi`; with `none` reductions move nothing and are wrong: "
-        "to measure what all the rest costs",
+        "what moves data between ranks: `shm`, shared memory, if all are on one host; `mpi`; "
+        "`auto` chooses. With `none` reductions move nothing and are wrong: to measure what all "
+        "the rest costs",
     )
+    shm: int = _setting(1, _flag, "", "0: `auto` does not choose shared memory")
     switch_interval: float = _setting(
         0.0,
         _seconds,

@@ -32,6 +32,7 @@ class Party(Protocol):
 
     size: int
     transports: Mapping[int, Transport]
+    numbers: Numbers
 
     def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
         """Give every process what each rank holds. A barrier."""
@@ -41,14 +42,20 @@ class Party(Protocol):
 
 
 class Numbers:
-    """Numbers of buckets: the same on all ranks, none again while in flight."""
+    """Numbers of buckets: the same on all ranks, rising, but for those that were cancelled."""
 
     def __init__(self, start: int = 0) -> None:
-        self._next = start
+        self.next = start
+        self._epoch = 0
 
     def channel(self, stage: int = 0) -> Channel:
-        self._next += 1
-        return Channel(1, 0, self._next - 1, stage)
+        self.next += 1
+        return Channel(1, self._epoch, self.next - 1, stage)
+
+    def again(self, start: int) -> None:
+        """Use numbers once more, in a new epoch."""
+        self.next = start
+        self._epoch += 1
 
 
 class Operation:
@@ -128,6 +135,10 @@ def allreduce(
     mine = dict(zip(members, inputs, strict=True))
     sources = {r: mine[r].copy() for r in local(party, members)}
     outs = sources if in_place else {r: values(draw, n, dtype) for r in sources}
+    luck = order_of(party, rng.random())
+    for arrays in (sources, outs):
+        for r in arrays:
+            arrays[r] = somewhere(party.transports[r], arrays[r], luck)
     channel = numbers.channel()
 
     def start(rank: int, place: Members) -> Work:
@@ -135,6 +146,15 @@ def allreduce(
         return transport.allreduce(place, channel, sources[rank], outs[rank], Reduction(op))
 
     return Operation(members, sources, outs, dict.fromkeys(members, total), start)
+
+
+def somewhere(transport: Transport, array: Array, rng: random.Random) -> Array:
+    """Perhaps put an array where its transport likes it."""
+    if rng.random() < 0.4:
+        return array
+    moved = transport.allocate(array.nbytes).view(array.dtype)
+    moved[:] = array
+    return moved
 
 
 def reduce_scatter(
@@ -248,7 +268,7 @@ def drive(party: Party, operations: Sequence[Operation], order: random.Random) -
 
 
 def check_collectives_give_what_numpy_gives(party: Party, seed: int) -> None:
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     for kind in KINDS:
         operation = kind(party, numbers, rng)
         drive(party, [operation], order_of(party, seed))
@@ -257,7 +277,7 @@ def check_collectives_give_what_numpy_gives(party: Party, seed: int) -> None:
 
 
 def check_several_in_flight_keep_apart(party: Party, seed: int) -> None:
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     operations = [rng.choice(KINDS)(party, numbers, rng) for _ in range(rng.randint(2, 5))]
     drive(party, operations, order_of(party, seed))
     for operation in operations:
@@ -266,7 +286,7 @@ def check_several_in_flight_keep_apart(party: Party, seed: int) -> None:
 
 
 def check_floats_have_the_same_bits_on_all_ranks(party: Party, seed: int) -> None:
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     members, n = some_members(party, rng), rng.choice(LENGTHS)
     draw = np.random.default_rng(seed)
     inputs = {r: draw.normal(size=n).astype(np.float32) for r in members}
@@ -287,7 +307,7 @@ def check_floats_have_the_same_bits_on_all_ranks(party: Party, seed: int) -> Non
 
 
 def check_finish_is_applied_once_to_each_element(party: Party, seed: int) -> None:
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     n, members, channel = rng.choice(LENGTHS), range(party.size), numbers.channel()
     sources = {r: np.full(n, r + 1, np.int64) for r in local(party, members)}
 
@@ -310,7 +330,7 @@ def check_no_byte_is_written_before_every_member_has_begun(party: Party, seed: i
 
     Then all cancel, the late one without ever having begun, and the channel is as new.
     """
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     if party.size == 1:
         return
     kind = rng.choice((allreduce, reduce_scatter))
@@ -338,7 +358,7 @@ def check_no_byte_is_written_before_every_member_has_begun(party: Party, seed: i
 
 def check_cancelled_half_way_leaves_a_clean_channel(party: Party, seed: int) -> None:
     """Members cancel wherever they are; operations with the same tags are right afterwards."""
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     operations = [rng.choice(KINDS)(party, numbers, rng) for _ in range(2)]
     order = order_of(party, seed)
     for operation in operations:
@@ -355,7 +375,7 @@ def check_cancelled_half_way_leaves_a_clean_channel(party: Party, seed: int) -> 
 
 
 def check_steps_grow_while_data_moves(party: Party, seed: int) -> None:
-    rng, numbers = random.Random(seed), Numbers(seed % 1000)
+    rng, numbers = random.Random(seed), party.numbers
     operation = allreduce(party, numbers, rng, members=range(party.size))
     before: dict[int, int] = {}
     for rank in operation.sources:
@@ -377,7 +397,8 @@ def check_steps_grow_while_data_moves(party: Party, seed: int) -> None:
 
 def cancel(party: Party, operations: Sequence[Operation], seed: int) -> None:
     """Cancel on all ranks. A rank whose end is clean goes on at once, with the same tags."""
-    rng, numbers, order = random.Random(seed), Numbers(seed % 1000), order_of(party, seed)
+    rng, numbers, order = random.Random(seed), party.numbers, order_of(party, seed)
+    numbers.again(numbers.next - len(operations))
     following = [rng.choice(KINDS)(party, numbers, rng) for _ in range(len(operations))]
     draining = {r: [o.works[r] for o in operations if r in o.works] for r in party.transports}
     ahead = {r: [o for o in following if r in o.sources] for r in party.transports}
@@ -403,7 +424,7 @@ def cancel(party: Party, operations: Sequence[Operation], seed: int) -> None:
     assert party.clean()
 
 
-def order_of(party: Party, seed: int) -> random.Random:
+def order_of(party: Party, seed: float) -> random.Random:
     """The order of this process's looks, which is its own affair."""
     return random.Random(f"{seed} {sorted(party.transports)}")
 

@@ -6,7 +6,7 @@ import sys
 import zlib
 from typing import Any
 
-from conformance import CHECKS
+from conformance import CHECKS, Numbers
 from mpi4py import MPI
 
 from commrt.transports.message import MessageTransport
@@ -20,6 +20,7 @@ class MpiParty:
         self._comm = comm
         self._wired = comm.Dup()
         self.size = comm.Get_size()
+        self.numbers = Numbers()
         self.transport = MessageTransport(MpiWire(self._wired), small, segment)
         self.transports = {comm.Get_rank(): self.transport}
 

@@ -12,7 +12,7 @@ from commrt.testing.wire import MemorySwitch
 from commrt.transports.base import Transport
 from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
-from transports.conformance import CHECKS, Party
+from transports.conformance import CHECKS, Numbers, Party
 
 Check = Callable[[Party, int], None]
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
@@ -21,8 +21,12 @@ NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
 class OneProcess:
     """A party whose ranks all run here."""
 
-    def __init__(self, transports: Mapping[int, Transport], switch: MemorySwitch | None) -> None:
+    def __init__(
+        self, transports: Mapping[int, Transport], switch: MemorySwitch | None = None,
+        start: int = 0,
+    ) -> None:  # fmt: skip
         self.size = len(transports)
+        self.numbers = Numbers(start)
         self.transports = transports
         self._switch = switch
 
@@ -44,7 +48,7 @@ def over_memory(draw: st.DrawFn) -> OneProcess:
     small = draw(st.sampled_from((0, 64, 64 << 10)))
     segment = draw(st.sampled_from((1, 64, 1000, 1 << 20)))
     parts = {r: MessageTransport(switch.wire(r), small, segment) for r in range(size)}
-    return OneProcess(parts, switch)
+    return OneProcess(parts, switch, draw(st.integers(0, 1 << 14)))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=NAMES)
@@ -58,4 +62,4 @@ def test_message_transport_over_memory(check: Check, party: OneProcess, seed: in
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=40)
 def test_local_transport(check: Check, seed: int) -> None:
-    check(OneProcess({0: LocalTransport()}, None), seed)
+    check(OneProcess({0: LocalTransport()}), seed)

@@ -47,6 +47,9 @@ class ControlLink(Protocol):
     def wake(self) -> None:
         """Make a sleeping or the next `poll` return. Never blocks."""
 
+    def watch(self, *fds: int) -> None:
+        """Let `poll` return when one of these descriptors is readable."""
+
     def inherited(self) -> list[int]:
         """Return the descriptors by which a forked child would keep our connections open."""
 

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 
 from commrt.control.base import Event, PeerGone, Received
+from commrt.errors import EngineError
 
 
 class MemoryLink:
@@ -40,6 +41,11 @@ class MemoryLink:
     def wake(self) -> None:
         """Make `poll` return."""
         self._awake.set()
+
+    def watch(self, *fds: int) -> None:
+        """Do nothing: an end that sleeps on an event waits for no descriptors."""
+        if fds:
+            raise EngineError("an in-process link can't watch descriptors")
 
     def inherited(self) -> list[int]:
         """Nothing that a child would keep."""

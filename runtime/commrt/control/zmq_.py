@@ -123,6 +123,10 @@ class ZmqLink:
         """Make a sleeping or the next `poll` return."""
         self._waker.set()
 
+    def watch(self, *fds: int) -> None:
+        """Let `poll` return when one of these descriptors is readable."""
+        self._sentry.watch(*fds)
+
     def inherited(self) -> list[int]:
         """Return the descriptors by which a forked child would keep our connections open."""
         return [*self._monitor.connections, *self._sentry.inherited()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from commrt.types import Segment
 
 ALIGNMENT = 128
 """Spans start at multiples of this many bytes: two cache lines, which processors fetch in pairs."""
+
+Allocate = Callable[[int], Flat]
+"""Returns so many bytes of zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Arena:
         return tuple(Segment(s.start - start, s.stop - start) for s in self.segments[first:stop])
 
 
-def make_arena(lengths: Sequence[int], dtype: np.dtype[Any]) -> Arena:
-    """Lay tensors of these numbers of elements out, in order."""
+def make_arena(lengths: Sequence[int], dtype: np.dtype[Any], allocate: Allocate) -> Arena:
+    """Lay tensors of these numbers of elements out, in order, in zeros that are `allocate`d."""
     step = ALIGNMENT // dtype.itemsize
     segments: list[Segment] = []
     start = 0
@@ -44,6 +47,6 @@ def make_arena(lengths: Sequence[int], dtype: np.dtype[Any]) -> Arena:
         segments.append(Segment(start, start + length))
         start += -(-length // step) * step
     nbytes = start * dtype.itemsize
-    memory = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    memory = allocate(nbytes + ALIGNMENT)
     skipped = -memory.ctypes.data % ALIGNMENT
     return Arena(memory[skipped : skipped + nbytes].view(dtype), tuple(segments))

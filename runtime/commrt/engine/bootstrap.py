@@ -27,6 +27,7 @@ from commrt.engine.departure import Departure
 from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
+from commrt.engine.neighbours import Neighbours, share_memory
 from commrt.engine.parts import Parts
 from commrt.engine.queue import TensorQueue
 from commrt.errors import ArgumentError, InitError
@@ -98,18 +99,30 @@ def _meet(order: Order) -> Place:
     except BaseException:
         link.close()
         raise
-    transport = _transport(order.config, comm, len(cards))
+    transport = _transport(order, comm, here, rendezvous)
     generation = max(card.generation for card in cards)
     return Place(here, generation, link, transport, launcher)
 
 
-def _transport(config: Config, comm: Any, size: int) -> Transport:
-    """Choose what moves data."""
-    if size == 1:
+def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) -> Transport:
+    """Choose what moves data: the only place where that is done. All ranks choose alike."""
+    wish = order.config.transport
+    if here.size == 1:
         return LocalTransport()
-    if config.transport == "none":
+    if wish == "none":
         log.warning("COMMRT_TRANSPORT=none: reductions move nothing; their results are wrong")
         return IdleTransport(MpiWire(comm))
+    if wish == "shm" and here.cross_size > 1:
+        raise InitError("COMMRT_TRANSPORT=shm: the ranks are on several hosts")
+    if wish == "shm" or (wish == "auto" and order.config.shm and here.cross_size == 1):
+        near = Neighbours(tuple(range(here.size)), here.rank, spin_allowed(here))
+        found = share_memory(near, rendezvous, order.check)
+        if not isinstance(found, str):
+            return found
+        if wish == "shm":
+            raise InitError(f"COMMRT_TRANSPORT=shm, but memory can't be shared: {found}")
+        if here.rank == 0:
+            log.warning("ranks of this host can't share memory, so MPI moves data: %s", found)
     return MessageTransport(MpiWire(comm))
 
 

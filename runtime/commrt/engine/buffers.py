@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from commrt.engine.arena import Allocate
 from commrt.transports.base import Flat
 
 _KEPT = 4
@@ -15,7 +16,8 @@ _SMALLEST = 64 << 10
 class FusionBuffers:
     """Arrays in sizes of powers of two. Background thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
         self._free: dict[int, list[Flat]] = {}
 
     def take(self, n: int, dtype: np.dtype[Any]) -> Flat:
@@ -23,7 +25,7 @@ class FusionBuffers:
         nbytes = n * dtype.itemsize
         block = self._size(nbytes)
         free = self._free.get(block)
-        found = free.pop() if free else np.empty(block, np.uint8)
+        found = free.pop() if free else self._allocate(block)
         return found[:nbytes].view(dtype)
 
     def give(self, array: Flat) -> None:

@@ -50,7 +50,7 @@ class Collectives:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._buffers = FusionBuffers()
+        self._buffers = FusionBuffers(transport.allocate)
 
     def run(self, running: Running, members: Members) -> Task:
         """Return the steps that a bucket takes on this rank."""

@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from commrt.control.base import PeerGone, Received
+from commrt.control.base import Event, PeerGone, Received
 from commrt.core import wire
 from commrt.core.actions import (
     Action,
@@ -86,16 +86,32 @@ class Cycle:
         self._todo.append(SendControl(COORDINATOR, wire.Hello()))
         self._parts.link.wake()
 
-    def _sleep_and_poll(self) -> list[Received | PeerGone]:
+    def _sleep_and_poll(self) -> list[Event]:
         parts = self._parts
         now = parts.clock()
         self._due = self._next_deadline()
         if parts.executor.busy():
-            return parts.link.poll(self._nap(self._pace.nap(parts.executor.steps(), now)))
+            nap = self._pace.nap(parts.executor.steps(), now)
+            if nap and parts.executor.descriptors():
+                return self._doze()
+            return parts.link.poll(self._nap(nap))
         if self._pace.lively(now):
             return parts.link.poll(self._nap(0.0))
         parts.heart.rest()
         return parts.link.poll(None if self._due == inf else max(0.0, self._due - now))
+
+    def _doze(self) -> list[Event]:
+        """Sleep until somebody tells that data may move."""
+        parts = self._parts
+        executor, steps = parts.executor, parts.executor.steps()
+        executor.sleep(True)
+        self._move()  # what came before they could see that we sleep
+        moved = executor.steps() != steps or not executor.busy()
+        parts.heart.rest()
+        wait = None if self._due == inf else max(0.0, self._due - parts.clock())
+        events = parts.link.poll(0.0 if moved else wait)
+        executor.sleep(False)
+        return events
 
     @staticmethod
     def _nap(seconds: float) -> float:

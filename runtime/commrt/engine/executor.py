@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from commrt.engine.collectives import Collectives
 from commrt.engine.running import Running
 from commrt.engine.submission import Submission
-from commrt.transports.base import WINDOW, Members, Transport
+from commrt.transports.base import WINDOW, Flat, Members, Transport
 from commrt.types import Agreed, Bucket, Kind
 
 _IN_FLIGHT = 2
@@ -74,6 +74,22 @@ class Executor:
     def current(self) -> str:
         """Say what is under way, for error messages."""
         return ", ".join(f"{_names(r.submissions)}" for r in self._active) or "nothing"
+
+    def allocate(self, nbytes: int) -> Flat:
+        """Return zeros, shape (nbytes,), where data moves best. Any thread."""
+        return self._transport.allocate(nbytes)
+
+    def after_fork(self) -> None:
+        """In a child: leave the transport to the parent."""
+        self._transport.after_fork()
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what wakes us when data may have moved; see `Transport`."""
+        return self._transport.descriptors()
+
+    def sleep(self, asleep: bool) -> None:
+        """Say that we are about to sleep, or have woken up; see `Transport`."""
+        self._transport.sleep(asleep)
 
     def late(self) -> list[tuple[Running, tuple[int, ...]]]:
         """Return the buckets on the wire and the world ranks that each waits for."""

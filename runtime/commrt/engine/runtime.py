@@ -22,6 +22,7 @@ from commrt.engine.submission import Submission
 from commrt.engine.transfers import TransferWatch
 from commrt.errors import CommError, EngineError, InitError, PeerLostError
 from commrt.observe.trace import BucketRecord
+from commrt.transports.base import Flat
 from commrt.types import Topology
 
 _LINGER = 2.0
@@ -133,9 +134,18 @@ class Runtime:
             self._parts.departure.abort(error, self._parts.link.wake)
         self._ready.set()
 
-    def inherited(self) -> list[int]:
-        """Return the descriptors that a forked child must close."""
-        return self.parts.link.inherited()
+    def allocate(self, nbytes: int) -> Flat:
+        """Return zeros, shape (nbytes,), from where data moves best."""
+        return self.parts.executor.allocate(nbytes)
+
+    def after_fork(self) -> None:
+        """In a child: keep nothing open that would hide the parent's death."""
+        self.parts.executor.after_fork()
+        for fd in self.parts.link.inherited():
+            try:
+                os.close(fd)
+            except OSError:
+                continue
 
     def _watch(self, line: LauncherLine) -> None:
         """While starting, the engine may be inside MPI: look here whether a rank has ended."""
@@ -184,6 +194,7 @@ class Runtime:
             place.link.close(0.0)
             raise self._error
         here = place.topology
+        place.link.watch(*place.transport.descriptors())
         parts = self._parts = assemble(self._order, place, self._ready.set)
         transfers = TransferWatch(config.stall_warn, config.stall_fail, here.hosts)
         cycle = Cycle(parts, Pace(spin_allowed(here)), transfers)
@@ -192,10 +203,6 @@ class Runtime:
 
 
 def in_child_after_fork(runtime: Runtime, error: CommError) -> None:
-    """Close, by number, connections that would hide the parent's death; fail waits with `error`."""
+    """Leave everything to the parent; fail waits with `error`."""
     runtime.parts.heart.die(error)
-    for fd in runtime.inherited():
-        try:
-            os.close(fd)
-        except OSError:
-            continue
+    runtime.after_fork()

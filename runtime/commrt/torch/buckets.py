@@ -15,7 +15,7 @@ from commrt import arrays
 from commrt.arrays import Laid
 from commrt.codecs.registry import choose
 from commrt.core.bucketing import BucketPolicy
-from commrt.engine.arena import Arena, make_arena
+from commrt.engine.arena import Allocate, Arena, make_arena
 from commrt.engine.handle import Handle, Outcome
 from commrt.errors import ArgumentError
 from commrt.kernels.numpy_ import dtype_of
@@ -211,10 +211,10 @@ class Views:
 
 
 def plan_dense(
-    members: Sequence[Member], like: Signature, policy: BucketPolicy, start: int = 0,
+    members: Sequence[Member], like: Signature, policy: BucketPolicy, allocate: Allocate,
     densify: bool = False, kind: type[DenseBucket] = DenseBucket,
 ) -> list[DenseBucket]:  # fmt: skip
-    """Lay gradients out in reverse order and cut them into buckets, numbered from `start`.
+    """Lay gradients out in reverse order and cut them into buckets, numbered from 0.
 
     An arena for each dtype; a group has a bucket of its own in each. `like` gives all of the
     signature but the tensors. Raises ArgumentError for what can't be reduced.
@@ -226,7 +226,7 @@ def plan_dense(
     buckets: list[DenseBucket] = []
     for dtype, row in rows.items():
         row.sort(key=lambda pair: pair[0].group)  # stable; those without a group come first
-        arena = make_arena([laid.flat.size for _, laid in row], dtype_of(dtype))
+        arena = make_arena([laid.flat.size for _, laid in row], dtype_of(dtype), allocate)
         places = [_place(arena, i, member, laid) for i, (member, laid) in enumerate(row)]
         for lo, hi in _cut(row, like, policy):
             signature = replace(
@@ -234,7 +234,7 @@ def plan_dense(
                 tensors=tuple(laid.spec for _, laid in row[lo:hi]),
                 layout=arena.layout(lo, hi),
             )
-            number = start + len(buckets)
+            number = len(buckets)
             span = arena.span(lo, hi)
             buckets.append(kind(number, places[lo:hi], span, signature, densify))
     return buckets

@@ -226,7 +226,7 @@ class Fleet:
         config = session().runtime.config
         params = {name: (i, param) for i, (name, param) in enumerate(self.table.named)}
         policy = FixedBuckets(config.bucket, config.first_bucket)
-        return make_plan(entries, params, self._options, policy)
+        return make_plan(entries, params, self._options, policy, session().runtime.allocate)
 
     def _launch_rest(self) -> list[BaseException]:
         errors: list[BaseException] = []

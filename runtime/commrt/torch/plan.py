@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from commrt.core.bucketing import BucketPolicy
+from commrt.engine.arena import Allocate
 from commrt.torch.buckets import Bucket, DenseBucket, Member, placeholder, plan_dense
 from commrt.torch.cards import Entry
 from commrt.torch.delta_buckets import DeltaBucket
@@ -49,14 +50,14 @@ class Plan:
 
 def make_plan(
     entries: Sequence[Entry], params: Mapping[str, tuple[int, torch.Tensor]], options: Options,
-    policy: BucketPolicy,
+    policy: BucketPolicy, allocate: Allocate,
 ) -> Plan:  # fmt: skip
     """Plan for what is trainable on any rank. `params`: numbers and tensors by name."""
     found = [(entry, Member(params[entry.name][0], entry.name, params[entry.name][1], entry.group))
              for entry in entries]  # fmt: skip
     members = [member for entry, member in found if entry.trainable]
     sparse = {entry.name for entry in entries if entry.sparse}
-    buckets = _buckets(members, sparse, options, policy)
+    buckets = _buckets(members, sparse, options, policy, allocate)
     return Plan(
         tuple(buckets),
         tuple(members),
@@ -67,8 +68,9 @@ def make_plan(
 
 
 def _buckets(
-    members: Sequence[Member], sparse: set[str], options: Options, policy: BucketPolicy
-) -> list[Bucket]:
+    members: Sequence[Member], sparse: set[str], options: Options, policy: BucketPolicy,
+    allocate: Allocate,
+) -> list[Bucket]:  # fmt: skip
     like = options.signature()
     if not members:
         return [placeholder(like)]
@@ -79,7 +81,7 @@ def _buckets(
     else:
         dense = split([m for m in members if m.name not in sparse], options.groups)
         kind = DeltaBucket if options.op is ReduceOp.ADASUM else DenseBucket
-        buckets += plan_dense(dense, like, policy, 0, options.sparse_as_dense, kind)
+        buckets += plan_dense(dense, like, policy, allocate, options.sparse_as_dense, kind)
     size = options.process_set().size()
     rows = (member for member in members if member.name in sparse)
     buckets += [SparseBucket(n, m, like, size) for n, m in enumerate(rows, start=len(buckets))]

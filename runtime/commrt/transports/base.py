@@ -73,6 +73,18 @@ class Transport(Protocol):
 
     revocable: bool
 
+    def allocate(self, nbytes: int) -> Flat:
+        """Return zeros, shape (nbytes,), where data moves best. Thread safety: any thread."""
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what becomes readable when data may have moved; none: look again and again."""
+
+    def sleep(self, asleep: bool) -> None:
+        """Say that we are about to sleep, and move all work on once more; or have woken up."""
+
+    def after_fork(self) -> None:
+        """In a child: keep nothing open, and keep the parent's memory as it is."""
+
     def allreduce(
         self,
         members: Members,
@@ -120,6 +132,24 @@ class Transport(Protocol):
 
     def close(self, orderly: bool) -> None:
         """Give everything back; not `orderly`: touch no communicator, peers are lost."""
+
+
+class OwnMemory:
+    """What a transport says whose memory is its process's own, and which nothing wakes."""
+
+    def allocate(self, nbytes: int) -> Flat:
+        """Return zeros; see `Transport`."""
+        return np.zeros(nbytes, np.uint8)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return none."""
+        return ()
+
+    def sleep(self, asleep: bool) -> None:
+        """Do nothing."""
+
+    def after_fork(self) -> None:
+        """Do nothing."""
 
 
 Test = Callable[[], bool]

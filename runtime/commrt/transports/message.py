@@ -9,7 +9,7 @@ from commrt.core import algorithms
 from commrt.core.algorithms import Program
 from commrt.kernels.reduction import Reduction
 from commrt.transports.arrays import Scratch
-from commrt.transports.base import WINDOW, Channel, Flat, Members, Wire, Work
+from commrt.transports.base import WINDOW, Channel, Flat, Members, OwnMemory, Wire, Work
 from commrt.transports.program import ProgramWork, Route
 from commrt.types import ReduceOp
 
@@ -26,7 +26,7 @@ _STAGES = 16
 _TAGS = WINDOW * _STAGES  # MPI promises 32767, and there are two for each
 
 
-class MessageTransport:
+class MessageTransport(OwnMemory):
     """See `Transport`. A set costs no communicator: its members use world ranks and tags."""
 
     revocable = True

@@ -1,0 +1,69 @@
+"""Shared memory between ranks of one process, each with a mapping of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commrt.transports.board import Board, board_nbytes
+from commrt.transports.segment import Pool, Segment, make_segment
+from commrt.transports.shared_memory import SharedTransport
+from transports.conformance import CHECKS, Numbers, Party
+
+POOL = 64 << 20
+NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
+
+
+@contextmanager
+def host(size: int, small: int, piece: int) -> Iterator[dict[int, SharedTransport]]:
+    control = board_nbytes(size)
+    fd = make_segment(control + size * POOL, control)
+    bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(size)]
+    transports = {}
+    for rank in range(size):
+        segment = Segment(os.dup(fd))
+        board = Board(segment, range(size), rank, [os.dup(bell) for bell in bells])
+        start = control + rank * POOL
+        transports[rank] = SharedTransport(
+            board, Pool(segment, start, start + POOL), False, small, piece
+        )
+    try:
+        yield transports
+    finally:
+        for transport in transports.values():
+            transport.close(orderly=True)
+        for descriptor in (fd, *bells):
+            os.close(descriptor)
+
+
+class Host:
+    """A party whose ranks all run here."""
+
+    def __init__(self, transports: dict[int, SharedTransport], start: int) -> None:
+        self.size = len(transports)
+        self.transports = transports
+        self.numbers = Numbers(start)
+
+    def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
+        return values
+
+    def clean(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=NAMES)
+@given(
+    st.integers(1, 9), st.sampled_from((0, 64, 64 << 10)), st.sampled_from((192, 1000, 64 << 10)),
+    st.integers(0, 1 << 14), st.integers(0, 1 << 32),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_it_conforms(
+    check: Callable[[Party, int], None], size: int, small: int, piece: int, start: int, seed: int
+) -> None:
+    with host(size, small, piece) as transports:
+        check(Host(transports, start), seed)
