@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from commrt.transports.board import Board, board_nbytes
 from commrt.transports.segment import Pool, Segment, make_segment
 from commrt.transports.shared_memory import SharedTransport
+from harness import run_ranks
 from transports.conformance import CHECKS, Numbers, Party
 
 POOL = 64 << 20
@@ -67,3 +69,12 @@ def test_it_conforms(
 ) -> None:
     with host(size, small, piece) as transports:
         check(Host(transports, start), seed)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("np", [2, 4])
+def test_it_conforms_between_processes(np: int) -> None:
+    result = run_ranks(Path(__file__).with_name("shared_conformance.py"), np, args=["10"])
+    assert result.status == 0, result.output
+    said = {rank: text.strip() for rank, text in result.stdout_of.items()}
+    assert said == {rank: f"conforms {len(CHECKS)}" for rank in range(np)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import os
 import secrets
-import select
 import socket
 import struct
 import time
@@ -29,7 +28,8 @@ class Counter:
         self._name = b"\0commrt-" + secrets.token_hex(8).encode()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(self._name)
-        self._socket.listen(64)
+        self._socket.listen(4096)  # a full queue would refuse, not delay
+        self._socket.settimeout(_LOOK)
 
     @property
     def address(self) -> bytes:
@@ -49,11 +49,12 @@ class Counter:
         try:
             while len(found) < size:
                 check()
-                if not select.select([self._socket], [], [], _LOOK)[0]:
+                try:
+                    guest, _ = self._socket.accept()
+                except TimeoutError:
                     if time.monotonic() > deadline:
-                        raise TimeoutError(f"only {len(found)} of {size} ranks have come")
+                        raise TimeoutError(f"only {len(found)} of {size} ranks have come") from None
                     continue
-                guest, _ = self._socket.accept()
                 self._welcome(guest, guests, found, size)
             everything = [first, *(found[i] for i in range(size))]
             for guest in guests.values():
