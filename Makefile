@@ -1,5 +1,5 @@
 # make demo    train on two ranks and see it work     make test    everything that CI checks
-# make lint, docs, units, ranks, faults, converge     the parts of `make test`
+# make lint, docs, units, ranks, faults, lab, converge     the parts of `make test`
 # make test-pythons    the unit tests on every Python 3.10 to 3.14 of this machine
 #
 # Needs Python 3.10 or newer with its venv module; no MPI, no compiler, no root. All else goes
@@ -15,12 +15,12 @@ TORCH = $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 STAGE = @.ci/stage
 
 .NOTPARALLEL:
-.PHONY: demo test lint docs units ranks faults converge test-pythons clean
+.PHONY: demo test lint docs units ranks faults lab converge test-pythons clean
 
 demo: .venv/.demo
 	$(STAGE) demo commrun -np 2 python docs/examples/train_digits.py
 
-test: lint docs units ranks faults converge
+test: lint docs units ranks faults lab converge
 
 lint: .venv/.test
 	$(STAGE) "ruff check" ruff check
@@ -33,13 +33,17 @@ docs: .venv/.test
 
 # A suite in which no test ran is a failure: tests/conftest.py.
 units: .venv/.test
-	$(STAGE) units pytest -m "not ranks and not faults and not converge"
+	$(STAGE) units pytest -m "not ranks and not faults and not lab and not converge"
 
 ranks: .venv/.test
 	$(STAGE) ranks pytest -m "ranks and not faults and not converge"
 
 faults: .venv/.test
 	$(STAGE) faults pytest -m faults
+
+# Skipped with a reason where nobody is root, except in CI.
+lab: .venv/.test
+	$(STAGE) lab pytest -m lab -rs
 
 converge: .venv/.test
 	$(STAGE) converge pytest -m "converge and not faults"

@@ -16,11 +16,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Make a marked suite in which every test was skipped fail like one that has no tests."""
+    """Make a marked suite in which every test was skipped fail like one that has no tests.
+
+    But test hosts need root, which only CI must have.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     options = session.config.option
+    optional = options.markexpr == "lab" and not os.environ.get("CI")
     ran = any(reporter.stats.get(kind) for kind in ("passed", "xfailed"))
-    if exitstatus == 0 and options.markexpr and not options.collectonly and not ran:
+    wanted = options.markexpr and not options.collectonly and not optional
+    if exitstatus == 0 and wanted and not ran:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 

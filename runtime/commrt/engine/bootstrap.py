@@ -112,9 +112,9 @@ def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) 
     if wish == "none":
         log.warning("COMMRT_TRANSPORT=none: reductions move nothing; their results are wrong")
         return IdleTransport(MpiWire(comm))
-    if wish == "shm" and here.cross_size > 1:
+    if wish == "shm" and here.local_size < here.size:
         raise InitError("COMMRT_TRANSPORT=shm: the ranks are on several hosts")
-    if wish == "shm" or (wish == "auto" and order.config.shm and here.cross_size == 1):
+    if wish == "shm" or (wish == "auto" and order.config.shm and here.local_size == here.size):
         near = Neighbours(tuple(range(here.size)), here.rank, spin_allowed(here))
         found = share_memory(near, rendezvous, order.check)
         if not isinstance(found, str):
