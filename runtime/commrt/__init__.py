@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         reducescatter as reducescatter,
         reducescatter_async as reducescatter_async,
         synchronize as synchronize,
+        zeros as zeros,
     )
     from commrt.process_sets import ProcessSet as ProcessSet
     from commrt.running import run as run
@@ -175,6 +176,7 @@ _OPERATIONS = (
     "reducescatter",
     "reducescatter_async",
     "synchronize",
+    "zeros",
 )
 _HOME = {
     **dict.fromkeys(_API, "commrt.api"),

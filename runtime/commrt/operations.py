@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from commrt.api import session
 from commrt.engine.handle import Handle
 from commrt.process_sets import ProcessSet
@@ -335,6 +338,19 @@ def broadcast_async_(
 ) -> Handle:
     """Start `broadcast_`; do not touch `x` until the handle is done."""
     return session().broadcast_async(x, root_rank, name, process_set, inplace=True)
+
+
+def zeros(shape: int | tuple[int, ...], dtype: Any = np.float32) -> npt.NDArray[Any]:
+    """Return a numpy array of zeros that lies where this runtime moves data best.
+
+    On one host that is memory that its ranks share: reductions in place need no copy, and other
+    ranks write to it while one is under way. Everything else is as with `numpy.zeros`; the memory
+    outlives `shutdown()`.
+    """
+    kind = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    flat: npt.NDArray[Any] = session().runtime.allocate(nbytes).view(kind)
+    return flat.reshape(shape)
 
 
 def barrier(process_set: ProcessSet | None = None, timeout: float | None = None) -> None:

@@ -63,7 +63,9 @@ def test_options_of_a_benchmark_are_those_of_its_class() -> None:
     start, json = values.pop("start"), values.pop("json")
     assert start.args == ("bandwidth", options.Bandwidth)
     assert json is None
-    assert options.Bandwidth(**values) == options.Bandwidth(5, (4096, 25 << 20), "int32", 0, "mpi")
+    assert options.Bandwidth(**values) == options.Bandwidth(
+        5, (4096, 25 << 20), "int32", 0, "mpi", "numpy"
+    )
 
 
 def test_importing_it_loads_the_standard_library_only() -> None:

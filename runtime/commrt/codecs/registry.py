@@ -20,8 +20,11 @@ NAMES = ("none", *_WIRES)
 """Values of `compression=`."""
 
 
-def choose(name: str, dtype: np.dtype[Any], op: ReduceOp) -> Codec:
-    """Return the codec for a dtype; `name` acts on floats wider than its wire dtype only."""
+def choose(name: str, dtype: np.dtype[Any], op: ReduceOp, wide: bool = False) -> Codec:
+    """Return the codec for a dtype; `name` acts on floats wider than its wire dtype only.
+
+    `wide`: the transport itself joins 16-bit floats in float32 and rounds once.
+    """
     if not is_float(dtype):
         exact = op is ReduceOp.AVERAGE and dtype.kind in "iu"
         return DirectIntegerMean() if exact else Plain()
@@ -30,5 +33,5 @@ def choose(name: str, dtype: np.dtype[Any], op: ReduceOp) -> Codec:
     if op is ReduceOp.ADASUM:
         return Adasum(wire)
     # The lesser of two halves is one of them: nothing is rounded that a wider sum would save.
-    picks = op in (ReduceOp.MIN, ReduceOp.MAX) and not coded
-    return DirectFloat(wire, _FP32) if wire.itemsize == 2 and not picks else Plain()
+    plain = not coded and (wide or op in (ReduceOp.MIN, ReduceOp.MAX))
+    return DirectFloat(wire, _FP32) if wire.itemsize == 2 and not plain else Plain()

@@ -125,7 +125,7 @@ class Collectives:
     def _converse(self, running: Running, members: Members, job: Exchange) -> Task:
         """Let the codec have what it asks for."""
         signature = running.bucket.operations[0].signature
-        codec = choose(signature.codec, job.source.dtype, signature.op)
+        codec = choose(signature.codec, job.source.dtype, signature.op, self._transport.wide)
         nbytes = codec.wire_nbytes(job.source.size, job.source.dtype, job.size)
         running.wire_nbytes += nbytes if job.counts is None else nbytes // 2
         for step in codec.exchange(job):

@@ -112,36 +112,64 @@ def share(n: int, size: int, index: int) -> tuple[int, int]:
 
 
 @compiled
+def _put(job: _Words, number: int, stage: int) -> None:
+    """Copy a piece of our input to our stage, but for our share of it."""
+    _, _, size, me, source, _, n, piece, itemsize = job
+    at = source + number * piece * itemsize
+    m = min(piece, n - number * piece)
+    lo, hi = share(m, size, me)
+    flags.copy(stage, at, lo * itemsize)
+    flags.copy(stage + hi * itemsize, at + hi * itemsize, (m - hi) * itemsize)
+
+
+@compiled
+def _take(job: _Words, number: int, stages: _Words) -> None:
+    """Copy everybody's share of a piece to our output."""
+    _, _, size, me, _, out, n, piece, itemsize = job
+    at = out + number * piece * itemsize
+    m = min(piece, n - number * piece)
+    for r in range(size):
+        if r != me:
+            lo, hi = share(m, size, r)
+            flags.copy(at + lo * itemsize, stages[r] + lo * itemsize, (hi - lo) * itemsize)
+
+
+@compiled
 def reduce_staged(
     op: int, like: Any, job: _Words, pieces: _Words, came: _Words, div: float, mul: float,
     spins: int, budget: int,
 ) -> int:  # fmt: skip
     """Allreduce arrays that others cannot see, in pieces that travel through staging memory.
 
-    `job`: slots, bells, members, our index, input, output, elements, elements of a piece, bytes of
-    an element. `pieces[k, r]`: where member r keeps every k-th piece. `came`: pieces filled, worked
-    on, taken back, which is moved on. Ends when nothing moves, or after `budget` steps; returns how
-    many were made.
+    Of each piece a rank puts what others own into its stage, joins its own share, leaves that in
+    its stage too, and takes the others' shares out of theirs. `job`: slots, bells, members, our
+    index, input, output, elements, elements of a piece, bytes of an element. `pieces[k, r]`: where
+    member r keeps every k-th piece. `came`: pieces filled, worked on, taken, which is moved on.
+    Ends when nothing moves, or after `budget` steps; returns how many were made.
     """
     slots, bells, size, me, source, out, n, piece, itemsize = job
     depth, steps, tries = pieces.shape[0], 0, 0
     count = (n + piece - 1) // piece
-    table = pieces.ctypes.data
+    outs = np.empty(2, np.int64)
     while came[2] < count and steps < budget:
         filled, worked, taken = came
         if taken < worked and reached(slots, size, WORKED, taken + 1) == size:
-            m = min(piece, n - taken * piece)
-            flags.copy(out + taken * piece * itemsize, pieces[taken % depth, me], m * itemsize)
+            _take(job, taken, pieces[taken % depth])
             came[2] += 1
         elif worked < filled and reached(slots, size, FILLED, worked + 1) == size:
             lo, hi = share(min(piece, n - worked * piece), size, me)
-            row = table + 8 * size * (worked % depth)
-            vectors.reduce_span(op, like, row, size, row, size, lo, hi, div, mul)
+            sources = pieces[worked % depth].copy()
+            at = worked * piece * itemsize
+            outs[0], outs[1] = out + at, sources[me]
+            sources[me] = source + at
+            vectors.reduce_span(
+                op, like, sources.ctypes.data, size, outs.ctypes.data, 2, lo, hi, div, mul
+            )
             came[1] += 1
             announce(slots, size, me, WORKED, worked + 1, bells)
         elif filled < count and filled < taken + depth:
-            m = min(piece, n - filled * piece)
-            flags.copy(pieces[filled % depth, me], source + filled * piece * itemsize, m * itemsize)
+            # Our share of it is overwritten only once all have filled theirs, having taken ours.
+            _put(job, filled, pieces[filled % depth, me])
             came[0] += 1
             announce(slots, size, me, FILLED, filled + 1, bells)
         elif tries < spins:

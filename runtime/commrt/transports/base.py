@@ -72,6 +72,8 @@ class Transport(Protocol):
     """
 
     revocable: bool
+    wide: bool
+    """Are 16-bit floats joined in float32 and rounded once?"""
 
     def allocate(self, nbytes: int) -> Flat:
         """Return zeros, shape (nbytes,), where data moves best. Thread safety: any thread."""
@@ -136,6 +138,8 @@ class Transport(Protocol):
 
 class OwnMemory:
     """What a transport says whose memory is its process's own, and which nothing wakes."""
+
+    wide = False
 
     def allocate(self, nbytes: int) -> Flat:
         """Return zeros; see `Transport`."""

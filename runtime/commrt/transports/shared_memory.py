@@ -125,6 +125,7 @@ class SharedTransport:
     """See `Transport`. All members of a set must be on this host. `spin`: every rank has a core."""
 
     revocable = True
+    wide = True
 
     def __init__(
         self, board: Board, pool: Pool, spin: bool, small: int = SMALL, piece: int = PIECE

@@ -49,6 +49,8 @@ def _bandwidth(kinds: Kinds) -> None:
     parser.add_argument("--type", choices=TYPES, default="float32", dest="dtype")
     _number(parser, "--iterations", 0, "operations in a round; 0: by size", least=0)
     _peer(parser, "mpi", "gloo")
+    parser.add_argument("--memory", choices=("numpy", "commrt"), default="numpy",
+                        help="numpy's own, or commrt.zeros (default numpy)")  # fmt: skip
 
 
 def _idle(kinds: Kinds) -> None:

@@ -14,7 +14,7 @@ from commrt.cli.bench import table
 from commrt.cli.bench.console import Console
 from commrt.cli.bench.figures import Findings, Series, fastest, series, speed_ratio
 from commrt.cli.bench.options import Bandwidth
-from commrt.cli.bench.peers import Array, Peer, sides
+from commrt.cli.bench.peers import Array, Ours, Peer, sides
 from commrt.cli.bench.rounds import interleave, mean_over_ranks, seconds_each, settle
 from commrt.cli.bench.table import Column
 from commrt.core.perf import algbw, busbw
@@ -52,7 +52,8 @@ def run(options: Bandwidth, console: Console) -> Findings:
     console.say(
         f"# {options.rounds} rounds; time: mean over operations and ranks, median over rounds; "
         f"{_WARM_UP} operations and one that is checked do not count\n"
-        "# commrt in place; of MPI's two forms the faster; speed: theirs / our time\n"
+        f"# commrt in place, its arrays made by {options.memory}, the peer's by numpy; of MPI's "
+        "two forms the faster\n# speed: theirs / our time\n"
         f"# GB = 1e9 bytes; busbw = algbw x {2 * (size - 1) / size:g}\n#"
     )
     columns = (*_OURS, *_THEIRS) if options.peer else _OURS
@@ -93,9 +94,11 @@ def pattern(n: int, rank: int, dtype: np.dtype[Any]) -> Array:
 def _measure(opened: Sequence[Peer], nbytes: int, options: Bandwidth, console: Console) -> Line:
     dtype = dtype_of(options.dtype)
     array = np.zeros(max(1, nbytes // dtype.itemsize), dtype)
+    ours = commrt.zeros(array.size, dtype) if options.memory == "commrt" else array
     iterations = iterations_for(nbytes, options.iterations)
     measured = interleave(
-        {side.name: partial(_round, side, array, iterations) for side in opened},
+        {side.name: partial(_round, side, ours if side.name == Ours.name else array, iterations)
+         for side in opened},
         options.rounds, settle, lambda text: console.progress(f"{nbytes} bytes, {text}"),
     )  # fmt: skip
     times = tuple(

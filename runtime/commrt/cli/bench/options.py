@@ -30,13 +30,17 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """`commrt bench bandwidth`. `sizes` are bytes; 0 iterations: chosen by size."""
+    """`commrt bench bandwidth`. `sizes` are bytes; 0 iterations: chosen by size.
+
+    `memory`: `numpy`, or `commrt` for arrays of `commrt.zeros`.
+    """
 
     rounds: int
     sizes: tuple[int, ...]
     dtype: str
     iterations: int
     peer: Peer | None
+    memory: str
 
 
 @dataclass(frozen=True, slots=True)
