@@ -92,14 +92,16 @@ def _meet(order: Order) -> Place:
     ]
     compare(cards)
     here = topology(rank, cards)
+    # Before there are connections: an engine that is busy with this would not greet who connects.
+    transport = _transport(order, comm, here, rendezvous)
     launcher = LauncherLine(order.env.shim)
     link = ZmqLink(rank, launcher)
     try:
         _connect(link, rendezvous, cards, rank, secret)
     except BaseException:
         link.close()
+        transport.close(orderly=False)
         raise
-    transport = _transport(order, comm, here, rendezvous)
     generation = max(card.generation for card in cards)
     return Place(here, generation, link, transport, launcher)
 
