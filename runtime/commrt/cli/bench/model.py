@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+import commrt
 from commrt.cli.bench import table
 from commrt.cli.bench.console import Console
 from commrt.cli.bench.figures import Findings, Series, fastest, series, speed_ratio
@@ -68,9 +69,11 @@ def buckets_in(arena: Array, shapes: Sequence[Shape], policy: BucketPolicy) -> l
 def _bare(options: Model, shapes: Sequence[Shape], console: Console) -> list[Series]:
     """Reduce what lies in one flat array, in our buckets or the peer's."""
     config = Config.from_environment()
-    arena = np.ones(sum(map(prod, shapes)), np.float32)
+    arena = commrt.zeros(sum(map(prod, shapes)))  # as an optimizer's
+    theirs = np.ones(arena.size, np.float32)
+    arena[:] = 1.0
     own = buckets_in(arena, shapes, FixedBuckets(config.bucket, config.first_bucket))
-    flat = [arena[lo:hi] for lo, hi in cut(0, arena.size, _PEER_BUCKET // _ITEM)]
+    flat = [theirs[lo:hi] for lo, hi in cut(0, theirs.size, _PEER_BUCKET // _ITEM)]
     console.say(f"# bare submissions: commrt {len(own)} buckets as its optimizer cuts them, all in "
                 f"flight\n# peers {len(flat)} buckets of 25 MiB: gloo all in flight, MPI one after "
                 "the other")  # fmt: skip
