@@ -62,6 +62,7 @@ def test_a_setting_leaves_it_out() -> None:
         ("os.posix_fallocate = refuse", "rank 0"),
         ("if os.environ['OMPI_COMM_WORLD_RANK'] == '1': mmap.mmap = refuse", "rank 1"),
         ("sys.modules['numba'] = None", "rank 0"),
+        ("os.environ['NUMBA_DISABLE_JIT'] = '1'", "rank 0"),
     ],
 )
 def test_where_it_is_refused_the_ranks_agree_on_another_one(sabotage: str, who: str) -> None:

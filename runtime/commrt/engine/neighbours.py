@@ -143,6 +143,15 @@ def rehearse() -> None:
 
     Raises OSError where that does not work on this machine.
     """
+    from numba.core.errors import NumbaError
+
+    try:
+        _rehearse()
+    except (NumbaError, NotImplementedError, TypeError) as exc:
+        raise OSError(f"kernels can't be compiled on this machine: {exc!r}") from exc
+
+
+def _rehearse() -> None:
     from commrt.kernels.reduction import Reduction
     from commrt.transports.base import Channel, Members
     from commrt.transports.board import Board, board_nbytes
