@@ -244,6 +244,12 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(Config(**values), sources, tuple(ignored))
 
 
+def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables named `COMMRT_*` as they are."""
+    env = os.environ if environ is None else environ
+    return {name: text for name, text in env.items() if name.startswith("COMMRT_")}
+
+
 def _read(setting: dataclasses.Field[Any], variable: str, text: str) -> Any:
     try:
         return setting.metadata["parse"](text)

@@ -15,18 +15,11 @@ from typing import IO
 
 import pytest
 
-from commrt.testing.lab.hosts import Lab, LabError, missing
+from commrt.testing.lab.hosts import Lab, LabError
 from commrt.testing.lab.spaces import DIRECTORIES, spaces_of
 from harness import ROOT, environment, wait_until
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture(scope="module", autouse=True)
-def possible() -> None:
-    why = missing()
-    if why is not None:
-        pytest.skip(why)
 
 
 def everything_of(name: str) -> list[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 from typing import Any
 
@@ -99,12 +100,21 @@ def _kind(
     )
     _number(parser, "--rounds", rounds, about)
     parser.add_argument("--json", metavar="FILE", help="write figures, machine and versions there")
+    add_hosts(parser.add_argument_group("test hosts (not under commrun; as root)"))
     parser.set_defaults(start=partial(_start, name, made))
     return parser
 
 
+def add_hosts(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say where a benchmark runs."""
+    parser.add_argument("--hosts", type=partial(_count, 1), metavar="N",
+                        help="run on N hosts made of network namespaces")  # fmt: skip
+    parser.add_argument("--rate", metavar="RATE", help="of each host's link, such as 250mbit")
+    _number(parser, "--ranks-per-host", 1, "ranks on each host")
+
+
 def _number(
-    parser: argparse.ArgumentParser, flag: str, default: int, help: str, least: int = 1
+    parser: argparse._ActionsContainer, flag: str, default: int, help: str, least: int = 1
 ) -> None:
     parser.add_argument(flag, type=partial(_count, least), default=default, metavar="N",
                         help=f"{help} (default {default})")  # fmt: skip
@@ -116,6 +126,11 @@ def _peer(parser: argparse.ArgumentParser, *names: Peer) -> None:
 
 def _start(name: str, made: type[Any], values: dict[str, Any]) -> int:
     json = values.pop("json")
+    where = {name: values.pop(name) for name in ("hosts", "rate", "ranks_per_host")}
+    if where["hosts"]:
+        from commrt.cli.bench.on_hosts import run_on_hosts
+
+        return run_on_hosts(sys.argv[1:], options.Hosts(**where))
     from commrt.cli.bench.job import run  # here, so that --help is quick
 
     return run(name, made(**values), json)

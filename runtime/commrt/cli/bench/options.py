@@ -44,6 +44,15 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where a benchmark runs: on test hosts, whose links have a rate in tc's words, or none."""
+
+    hosts: int | None
+    rate: str | None
+    ranks_per_host: int
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """`commrt bench idle`."""
 
