@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,11 @@ class Host:
     def invite(self) -> Invitation:
         """Make what is handed out, if that is ours to do."""
         if self._near.place:
+            with suppress(ImportError):  # `join` will say so
+                import commrt.transports.shared_memory  # noqa: F401
+                from commrt.kernels.numba_ import wake
+
+                wake()  # takes long: all ranks at once
             return Invitation()
         try:
             from commrt.transports.board import board_nbytes  # loads numba

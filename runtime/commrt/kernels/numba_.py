@@ -34,6 +34,11 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True)(function)
 
 
+def wake() -> None:
+    """Have numba load what it loads when it first compiles anything."""
+    numba.njit(lambda: None)()
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A reduction in the terms of `vectors.reduce_span`.
