@@ -117,3 +117,53 @@ def test_a_forked_child_that_trains_changes_nothing_in_its_parent() -> None:
     result = run_ranks(_FORK, 2)
     assert result.status == 0, result.output
     assert [result.stdout_of[rank].strip() for rank in range(2)] == ["ok", "ok"]
+
+
+_STRESS = """
+import numpy as np
+import commrt
+
+commrt.init()
+rank, size = commrt.rank(), commrt.size()
+rng = np.random.default_rng(5)
+edges = [0, 64, 65536 // size, 4 * 65536 // size, 65536, 262144, 4 * 262144, 5 * 262144]
+OPS = {commrt.Sum: np.add, commrt.Min: np.minimum, commrt.Max: np.maximum, commrt.Average: None}
+for case in range(200):
+    dtype = np.dtype(rng.choice(["float32", "float64", "int32", "int8", "float16", "complex64"]))
+    op = list(OPS)[rng.integers(4)]
+    if dtype.kind == "c" and op in (commrt.Min, commrt.Max):
+        op = commrt.Sum
+    n = max(0, int(rng.choice(edges)) // dtype.itemsize + int(rng.integers(-1, 2)))
+    values = [rng.integers(-9, 10, n).astype(dtype) for _ in range(size)]
+    ours = values[rank].copy()
+    if rng.random() < 0.5:  # perhaps not on every rank
+        if rng.integers(2) or rank == 0:
+            ours = commrt.zeros(n, dtype)
+            ours[:] = values[rank]
+    else:
+        rng.integers(2)
+    rng = np.random.default_rng(case)  # ranks have drawn unevenly
+    name = f"case {case}"
+    if case % 2:
+        found = commrt.allreduce_(ours, name=name, op=op)
+        assert found is ours
+    else:
+        found = commrt.allreduce(ours, name=name, op=op)
+    if op is commrt.Average:
+        total = sum(v.astype(np.complex128) for v in values)
+        wanted = np.trunc(total.real / size).astype(dtype) if dtype.kind == "i" else total / size
+    else:
+        wanted = values[0]
+        for other in values[1:]:
+            wanted = OPS[op](wanted, other)
+    rtol = 2e-3 if dtype == np.float16 else 1e-6
+    close = np.allclose(found.astype(np.complex128), wanted, rtol=rtol)
+    assert close, (case, dtype, op, n)
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_any_size_dtype_and_operation_is_right_around_every_switch_point(np: int) -> None:
+    result = run_ranks(_STRESS, np)
+    assert result.status == 0, result.output

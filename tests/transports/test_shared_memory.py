@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commrt.kernels.reduction import Reduction
 from commrt.transports.board import Board, board_nbytes
 from commrt.transports.segment import Pool, Segment, make_segment
 from commrt.transports.shared_memory import SharedTransport
+from commrt.types import ReduceOp
 from harness import run_ranks
-from transports.conformance import CHECKS, Numbers, Party
+from transports.conformance import CHECKS, Numbers, Operation, Party, drive
 
 POOL = 64 << 20
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
@@ -71,10 +75,30 @@ def test_it_conforms(
         check(Host(transports, start), seed)
 
 
+@given(st.integers(2, 5), st.integers(1, 20_000), st.booleans(), st.integers(0, 1 << 32))
+@settings(max_examples=200, deadline=None)
+def test_pieces_take_turns_in_a_stage(size: int, n: int, in_place: bool, seed: int) -> None:
+    rng = random.Random(seed)
+    inputs = [np.arange(n, dtype=np.int64) * (rank + 1) for rank in range(size)]
+    sources = {rank: values.copy() for rank, values in enumerate(inputs)}
+    outs = sources if in_place else {rank: np.zeros(n, np.int64) for rank in range(size)}
+    with host(size, 0, 4096) as transports:
+        party = Host(transports, 0)
+        channel = party.numbers.channel()
+        operation = Operation(
+            range(size), sources, outs, dict.fromkeys(range(size), sum(inputs)),
+            lambda rank, place: transports[rank].allreduce(
+                place, channel, sources[rank], outs[rank], Reduction(ReduceOp.SUM)
+            ),
+        )  # fmt: skip
+        drive(party, [operation], rng)
+        operation.check(party)
+
+
 @pytest.mark.ranks
-@pytest.mark.parametrize("np", [2, 4])
-def test_it_conforms_between_processes(np: int) -> None:
-    result = run_ranks(Path(__file__).with_name("shared_conformance.py"), np, args=["10"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_it_conforms_between_processes(ranks: int) -> None:
+    result = run_ranks(Path(__file__).with_name("shared_conformance.py"), ranks, args=["10"])
     assert result.status == 0, result.output
     said = {rank: text.strip() for rank, text in result.stdout_of.items()}
-    assert said == {rank: f"conforms {len(CHECKS)}" for rank in range(np)}
+    assert said == {rank: f"conforms {len(CHECKS)}" for rank in range(ranks)}

@@ -112,12 +112,22 @@ def share(n: int, size: int, index: int) -> tuple[int, int]:
 
 
 @compiled
+def _inside(piece: int, size: int, index: int, m: int) -> tuple[int, int]:
+    """Return what a member owns of a piece of which m elements are used.
+
+    It has the same place in all pieces: what others have not taken yet is in nobody's way.
+    """
+    lo, hi = share(piece, size, index)
+    return min(lo, m), min(hi, m)
+
+
+@compiled
 def _put(job: _Words, number: int, stage: int) -> None:
     """Copy a piece of our input to our stage, but for our share of it."""
     _, _, size, me, source, _, n, piece, itemsize = job
     at = source + number * piece * itemsize
     m = min(piece, n - number * piece)
-    lo, hi = share(m, size, me)
+    lo, hi = _inside(piece, size, me, m)
     flags.copy(stage, at, lo * itemsize)
     flags.copy(stage + hi * itemsize, at + hi * itemsize, (m - hi) * itemsize)
 
@@ -130,7 +140,7 @@ def _take(job: _Words, number: int, stages: _Words) -> None:
     m = min(piece, n - number * piece)
     for r in range(size):
         if r != me:
-            lo, hi = share(m, size, r)
+            lo, hi = _inside(piece, size, r, m)
             flags.copy(at + lo * itemsize, stages[r] + lo * itemsize, (hi - lo) * itemsize)
 
 
@@ -157,7 +167,7 @@ def reduce_staged(
             _take(job, taken, pieces[taken % depth])
             came[2] += 1
         elif worked < filled and reached(slots, size, FILLED, worked + 1) == size:
-            lo, hi = share(min(piece, n - worked * piece), size, me)
+            lo, hi = _inside(piece, size, me, min(piece, n - worked * piece))
             sources = pieces[worked % depth].copy()
             at = worked * piece * itemsize
             outs[0], outs[1] = out + at, sources[me]

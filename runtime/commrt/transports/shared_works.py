@@ -10,9 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
+from commrt.core.chunks import cut
 from commrt.kernels import shared
 from commrt.kernels.numba_ import Recipe, reduce_span
-from commrt.transports.base import Flat
+from commrt.transports.base import Flat, as_bytes
 from commrt.transports.board import Entry
 
 PIECE = 256 << 10
@@ -113,17 +114,19 @@ class Staged:
     def __init__(self, source: Flat, out: Flat, how: Recipe, piece: int) -> None:
         self._source, self._out, self._how = source, out, how
         self._nbytes = piece
-        self._piece = piece // out.itemsize
+        self._piece = even_piece(out.size, piece // out.itemsize)
         self._came = np.zeros(3, np.int64)
         self._job = np.zeros(0, np.int64)
         self._pieces = np.zeros((0, 0), np.int64)
 
     def fill(self, stage: Flat) -> int:
         """Copy the first pieces."""
-        n = min(self._source.size, DEPTH * self._piece)
-        stage[: n * self._source.itemsize].view(self._source.dtype)[:] = self._source[:n]
-        self._came[0] = -(-n // self._piece)
-        return int(self._came[0])
+        pieces = cut(0, self._source.size, self._piece)[:DEPTH]
+        for k, (lo, hi) in enumerate(pieces):
+            part = as_bytes(self._source[lo:hi])
+            stage[k * self._nbytes : k * self._nbytes + part.size] = part
+        self._came[0] = len(pieces)
+        return len(pieces)
 
     def move(self, entry: Entry) -> bool:
         """Move pieces on."""
@@ -157,6 +160,12 @@ class Staged:
         stages = entry.addresses(shared.STAGE)
         assert stages is not None
         self._pieces = stages[None, :] + self._nbytes * np.arange(DEPTH, dtype=np.int64)[:, None]
+
+
+def even_piece(n: int, most: int) -> int:
+    """Return the length of pieces of n elements that are about equal and have at most `most`."""
+    count = max(1, -(-n // most))
+    return min(most, -(-max(1, -(-n // count)) // 64) * 64)
 
 
 class Large:
