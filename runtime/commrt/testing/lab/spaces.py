@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,11 +30,24 @@ class LabError(Exception):
     """The machine refused something that a lab needs."""
 
 
+PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Of every login: this Python's directory, where its mpirun is, comes first."""
+
+
+def tool(name: str) -> str:
+    """Return a tool's path, if it has one: root's tools need not be in the caller's PATH."""
+    return shutil.which(name, path=PATH) or name
+
+
 def call(argv: Sequence[str], script: str = "") -> None:
     """Run a tool out of reach of the terminal's Ctrl-C. Raises LabError with what it said."""
     try:
         done = subprocess.run(
-            argv, input=script, capture_output=True, text=True, start_new_session=True
+            [tool(argv[0]), *argv[1:]],
+            input=script,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
         )
     except OSError as exc:
         raise LabError(f"{argv[0]}: {exc.strerror}") from exc
