@@ -62,7 +62,7 @@ def test_options_of_a_benchmark_are_those_of_its_class() -> None:
     values = vars(parser.parse_args(words))
     start, json = values.pop("start"), values.pop("json")
     where = {name: values.pop(name) for name in ("hosts", "rate", "ranks_per_host")}
-    assert options.Hosts(**where) == options.Hosts(None, None, 1)
+    assert options.Hosts(**where) == options.Hosts(0, None, 1)
     assert start.args == ("bandwidth", options.Bandwidth)
     assert json is None
     assert options.Bandwidth(**values) == options.Bandwidth(

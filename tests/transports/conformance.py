@@ -7,6 +7,7 @@ A party of one process drives all its ranks in turn, in any order.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from commrt.kernels.numpy_ import dtype_of
 from commrt.kernels.reduction import Reduction
+from commrt.testing.wire import MemorySwitch
 from commrt.transports.base import Channel, Members, Transport, Work
 from commrt.types import ReduceOp
 
@@ -56,6 +58,41 @@ class Numbers:
         """Use numbers once more, in a new epoch."""
         self.next = start
         self._epoch += 1
+
+
+class OneProcess:
+    """A party whose ranks all run here."""
+
+    def __init__(
+        self, transports: Mapping[int, Transport], switch: MemorySwitch | None = None,
+        start: int = 0,
+    ) -> None:  # fmt: skip
+        self.size = len(transports)
+        self.numbers = Numbers(start)
+        self.transports = transports
+        self._switch = switch
+
+    def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
+        return values
+
+    def clean(self) -> bool:
+        return self._switch is None or not self._switch.left()
+
+
+class OneRank:
+    """A party of one rank, whose process is one of a job of MPI's."""
+
+    def __init__(self, comm: Any, transport: Transport) -> None:
+        self._comm = comm
+        self.size = comm.Get_size()
+        self.numbers = Numbers()
+        self.transports = {comm.Get_rank(): transport}
+
+    def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
+        return {r: v for found in self._comm.allgather(values) for r, v in found.items()}
+
+    def clean(self) -> bool:
+        return True
 
 
 class Operation:
@@ -438,3 +475,10 @@ CHECKS = (
     check_cancelled_half_way_leaves_a_clean_channel,
     check_steps_grow_while_data_moves,
 )
+
+
+def run_checks(party: Party, label: object, seeds: int) -> None:
+    """Run all checks, each with other seeds, which are the same in every process."""
+    for check in CHECKS:
+        for seed in range(seeds):
+            check(party, zlib.crc32(f"{check.__name__} {label} {seed}".encode()))

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commrt.testing.wire import MemorySwitch
-from commrt.transports.base import Transport
 from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
-from transports.conformance import CHECKS, Numbers, Party
+from transports.conformance import CHECKS, OneProcess, Party
 
 Check = Callable[[Party, int], None]
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
-
-
-class OneProcess:
-    """A party whose ranks all run here."""
-
-    def __init__(
-        self, transports: Mapping[int, Transport], switch: MemorySwitch | None = None,
-        start: int = 0,
-    ) -> None:  # fmt: skip
-        self.size = len(transports)
-        self.numbers = Numbers(start)
-        self.transports = transports
-        self._switch = switch
-
-    def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
-        return values
-
-    def clean(self) -> bool:
-        return self._switch is None or not self._switch.left()
 
 
 @st.composite

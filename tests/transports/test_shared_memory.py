@@ -19,7 +19,7 @@ from commrt.transports.segment import Pool, Segment, make_segment
 from commrt.transports.shared_memory import SharedTransport
 from commrt.types import ReduceOp
 from harness import run_ranks
-from transports.conformance import CHECKS, Numbers, Operation, Party, drive
+from transports.conformance import CHECKS, OneProcess, Operation, Party, drive
 
 POOL = 64 << 20
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
@@ -47,21 +47,6 @@ def host(size: int, small: int, piece: int) -> Iterator[dict[int, SharedTranspor
             os.close(descriptor)
 
 
-class Host:
-    """A party whose ranks all run here."""
-
-    def __init__(self, transports: dict[int, SharedTransport], start: int) -> None:
-        self.size = len(transports)
-        self.transports = transports
-        self.numbers = Numbers(start)
-
-    def share(self, values: dict[int, bytes]) -> dict[int, bytes]:
-        return values
-
-    def clean(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=NAMES)
 @given(
     st.integers(1, 9), st.sampled_from((0, 64, 64 << 10)), st.sampled_from((192, 1000, 64 << 10)),
@@ -72,7 +57,7 @@ def test_it_conforms(
     check: Callable[[Party, int], None], size: int, small: int, piece: int, start: int, seed: int
 ) -> None:
     with host(size, small, piece) as transports:
-        check(Host(transports, start), seed)
+        check(OneProcess(transports, start=start), seed)
 
 
 @given(st.integers(2, 5), st.integers(1, 20_000), st.booleans(), st.integers(0, 1 << 32))
@@ -83,7 +68,7 @@ def test_pieces_take_turns_in_a_stage(size: int, n: int, in_place: bool, seed: i
     sources = {rank: values.copy() for rank, values in enumerate(inputs)}
     outs = sources if in_place else {rank: np.zeros(n, np.int64) for rank in range(size)}
     with host(size, 0, 4096) as transports:
-        party = Host(transports, 0)
+        party = OneProcess(transports)
         channel = party.numbers.channel()
         operation = Operation(
             range(size), sources, outs, dict.fromkeys(range(size), sum(inputs)),

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.kernels import vectors
-from commrt.kernels.numpy_ import is_float, name_of
+from commrt.kernels.numpy_ import Flat, is_float, name_of
 from commrt.kernels.reduction import Reduction
 from commrt.types import ReduceOp
 
@@ -41,16 +41,18 @@ def wake() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A reduction in the terms of `vectors.reduce_span`.
-
-    `finish`: the part of it that is left to numpy, to be done to the complete result.
-    """
+    """A reduction in the terms of `vectors.reduce_span`; `finish`: what of it is left to numpy."""
 
     code: int
     like: npt.NDArray[Any]
     divisor: float
     factor: float
     finish: Reduction | None = None
+
+    def complete(self, part: Flat) -> None:
+        """Do in place, to a part that is joined, what is left to numpy."""
+        if self.finish is not None:
+            self.finish.finish(part)
 
 
 @lru_cache(64)
@@ -87,6 +89,6 @@ Addresses = npt.NDArray[np.int64]
 def reduce_span(how: Recipe, sources: Addresses, outs: Addresses, lo: int, hi: int) -> None:
     """Join elements [lo, hi) of all sources, in order, and write the result to all outputs.
 
-    An output may be a source. `how.finish` is not done.
+    An output may be a source. `how.complete` comes after it.
     """
     _reduce_span(how.code, how.like, sources, outs, lo, hi, how.divisor, how.factor)

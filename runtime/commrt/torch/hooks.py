@@ -230,11 +230,10 @@ class Reducer:
         cycle, fleet = self._cycle, self._fleet
         if not cycle.opened or cycle.synced:
             return
-        if cycle.unfilled:  # what is on its way must stay as it is until step() waits for it
-            self._patience.leave(fleet.launched())
-        elif cycle.held or not registry.several() or fleet.wait(self._patience):
+        at_once = cycle.held or not registry.several()
+        if not cycle.unfilled and (at_once or fleet.wait(self._patience)):
             self.synchronize()
-        else:
+        else:  # what is on its way must stay as it is until step() waits for it
             self._patience.leave(fleet.launched())
 
     def _under_way(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ _HEAD = 4096
 _STAGES = 1 << 7
 _NUMBERS = 1 << 32
 _EPOCHS = 1 << 20
+_SETS = 64  # whose tables are kept
 
 CONTROL = _HEAD + SLOTS * _SLOT
 """Bytes of one rank's part of the board: a page with the word that says it sleeps, then slots."""
@@ -45,6 +47,7 @@ class Board:
         self._bells = list(bells)
         self._me = self._places[rank]
         self._asleep = segment.words(self._part(self._me), 1)
+        self._tables = lru_cache(_SETS)(self._make_tables)
 
     def descriptor(self) -> int:
         """Return what becomes readable when somebody wakes us."""
@@ -65,15 +68,11 @@ class Board:
 
     def slots(self, members: Members, number: int) -> Words:
         """Return the addresses of the members' slots of a number."""
-        inside = _HEAD + number * _SLOT
-        parts = [self._part(self._places[rank]) for rank in members.ranks]
-        return np.array([self.segment.base + part + inside for part in parts], np.int64)
+        return self._tables(members.ranks)[0] + (_HEAD + number * _SLOT)
 
     def bells(self, members: Members) -> Words:
         """Return for each member where it says that it sleeps and what wakes it; last a 1."""
-        places = [self._places[rank] for rank in members.ranks]
-        flat = [x for p in places for x in (self.segment.base + self._part(p), self._bells[p])]
-        return np.array([*flat, 1], np.int64)
+        return self._tables(members.ranks)[1]
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -81,6 +80,13 @@ class Board:
             os.close(fd)
         self._bells = []
         self.segment.close()
+
+    def _make_tables(self, ranks: tuple[int, ...]) -> tuple[Words, Words]:
+        """Return where the members' parts lie, and their bells."""
+        places = [self._places[rank] for rank in ranks]
+        parts = [self.segment.base + self._part(place) for place in places]
+        flat = [x for p, part in zip(places, parts, strict=True) for x in (part, self._bells[p])]
+        return np.array(parts, np.int64), np.array([*flat, 1], np.int64)
 
     def _part(self, place: int) -> int:
         return _HEAD + place * CONTROL
@@ -127,16 +133,12 @@ class Entry:
 
     def come(self, word: int, value: int) -> bool:
         """Have all words come to a value? Looks for a while."""
-        return self.first_late(word, value, self.spins) == self.n
+        address = self.slots.ctypes.data
+        return bool(shared.wait(address, self.n, word, value, self.spins) == self.n)
 
     def gone(self) -> bool:
         """Has everybody done with this operation, in whatever way?"""
         return not self.late_for(shared.DONE)
-
-    def first_late(self, word: int, value: int, spins: int) -> int:
-        """Return the first member that has not come so far."""
-        late: int = shared.wait(self.slots.ctypes.data, self.n, word, value, spins)
-        return late
 
     def late(self, word: int, value: int) -> tuple[int, ...]:
         """Return the world ranks that have not come so far."""
@@ -147,7 +149,12 @@ class Entry:
         """Return the world ranks that have not come to a phase."""
         return self.late(shared.STATE, self._key | phase)
 
+    def stages(self) -> Words:
+        """Return where everybody's stage lies here."""
+        offsets: Words = shared.words(self.slots, shared.STAGE)
+        return offsets + self._board.segment.base
+
     def addresses(self, word: int) -> Words | None:
-        """Return where an array of each member lies here; None if some array does not."""
+        """Return where an array of each member lies here; None if some array is not shared."""
         offsets = shared.words(self.slots, word)
         return None if (offsets < 0).any() else offsets + self._board.segment.base

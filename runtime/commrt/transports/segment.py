@@ -102,12 +102,13 @@ class Pool:
         The memory is used again when the last array in it is gone.
         """
         try:
-            return self._take(nbytes)
+            return self.take(nbytes)
         except OSError as exc:
             log.warning("no shared memory for %d bytes, which will be copied: %s", nbytes, exc)
             return np.zeros(nbytes, np.uint8)
 
-    def _take(self, nbytes: int) -> Flat:
+    def take(self, nbytes: int) -> Flat:
+        """Return zeros, shape (nbytes,), that others can see. Raises OSError."""
         with self._lock:
             self._take_back()
             start = self._ranges.take(nbytes)

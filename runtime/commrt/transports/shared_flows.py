@@ -59,9 +59,8 @@ class Relay:
         for _ in range(_BUDGET):
             moved = False
             if self._taken < flow.wanted and entry.come(shared.FILLED, self._taken + 1):
-                stages = entry.addresses(shared.STAGE)
-                assert stages is not None
-                flow.take(self._taken, (stages + self._taken % DEPTH * flow.nbytes).tolist())
+                pieces = entry.stages() + self._taken % DEPTH * flow.nbytes
+                flow.take(self._taken, pieces.tolist())
                 self._taken += 1
                 entry.announce(shared.WORKED, self._ended(self._taken, flow.wanted))
                 moved = True
@@ -106,8 +105,7 @@ class Gather:
 
     def put(self, number: int, piece: Flat) -> None:
         """Fill a piece."""
-        part = self._source[number * self.nbytes : (number + 1) * self.nbytes]
-        piece[: part.size] = part
+        _put_next(self._source, number, piece)
 
     def take(self, number: int, pieces: Sequence[int]) -> None:
         """Copy."""
@@ -131,8 +129,7 @@ class Broadcast:
 
     def put(self, number: int, piece: Flat) -> None:
         """Fill a piece."""
-        part = self._source[number * self.nbytes : (number + 1) * self.nbytes]
-        piece[: part.size] = part
+        _put_next(self._source, number, piece)
 
     def take(self, number: int, pieces: Sequence[int]) -> None:
         """Copy."""
@@ -204,5 +201,10 @@ class Scatter:
         inside = self._me * self._part * part.itemsize
         sources = np.array(pieces, np.int64) + inside
         reduce_span(self._how, sources, np.array([part.ctypes.data], np.int64), 0, part.size)
-        if self._how.finish is not None:
-            self._how.finish.finish(part)
+        self._how.complete(part)
+
+
+def _put_next(source: Flat, number: int, piece: Flat) -> None:
+    """Fill a piece with the bytes that follow those of the earlier ones."""
+    part = source[number * piece.size : (number + 1) * piece.size]
+    piece[: part.size] = part

@@ -38,11 +38,11 @@ class Ends:
         return slot not in self._left
 
     def stage(self) -> Flat:
-        """Return memory for pieces, with any content."""
+        """Return memory for pieces, with any content. Raises OSError."""
         if not self._stages:
             for slot in list(self._left):
                 self.free(slot)
-        return self._stages.pop() if self._stages else self._pool.allocate(self._nbytes)
+        return self._stages.pop() if self._stages else self._pool.take(self._nbytes)
 
     def leave(self, slot: int, entry: Entry, stage: Flat) -> None:
         """Note that an operation is over here."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from commrt.core.chunks import cut
 from commrt.kernels import shared
-from commrt.kernels.numba_ import Recipe, reduce_span
+from commrt.kernels.numba_ import Addresses, Recipe, reduce_span
 from commrt.transports.base import Flat, as_bytes
 from commrt.transports.board import Entry
 
@@ -56,12 +56,9 @@ class Mailbox:
 
     def move(self, entry: Entry) -> bool:
         """Read all of them."""
-        stages = entry.addresses(shared.STAGE)
-        assert stages is not None
         here = np.array([self._out.ctypes.data], np.int64)
-        reduce_span(self._how, stages, here, 0, self._out.size)
-        if self._how.finish is not None:
-            self._how.finish.finish(self._out)
+        reduce_span(self._how, entry.stages(), here, 0, self._out.size)
+        self._how.complete(self._out)
         self._done = True
         return True
 
@@ -77,11 +74,11 @@ class Mailbox:
 class Spread:
     """An allreduce of arrays that all ranks see: each joins its share and writes it to all."""
 
-    def __init__(self, entry: Entry, out: Flat, how: Recipe) -> None:
+    def __init__(
+        self, entry: Entry, tables: tuple[Addresses, Addresses], out: Flat, how: Recipe
+    ) -> None:
         self._how = how
-        sources, outs = entry.addresses(shared.SOURCE), entry.addresses(shared.OUT)
-        assert sources is not None and outs is not None
-        self._tables = sources, outs
+        self._tables = tables
         self._place, self._stop = shared.share(out.size, entry.n, entry.me)
         self._step = max(64, _TURN // (2 * entry.n * out.itemsize))
         self._said = False
@@ -157,9 +154,8 @@ class Staged:
              self._source.ctypes.data, out.ctypes.data, out.size, self._piece, out.itemsize],
             np.int64,
         )  # fmt: skip
-        stages = entry.addresses(shared.STAGE)
-        assert stages is not None
-        self._pieces = stages[None, :] + self._nbytes * np.arange(DEPTH, dtype=np.int64)[:, None]
+        steps = self._nbytes * np.arange(DEPTH, dtype=np.int64)
+        self._pieces = entry.stages()[None, :] + steps[:, None]
 
 
 def even_piece(n: int, most: int) -> int:
@@ -185,13 +181,12 @@ class Large:
         """Move on; what is left to numpy is done at the end, by each rank for itself."""
         if not self._chosen:
             self._chosen = True
-            everywhere = (entry.addresses(word) for word in (shared.SOURCE, shared.OUT))
-            if all(found is not None for found in everywhere):
-                self._way = Spread(entry, self._out, self._how)
+            sources, outs = entry.addresses(shared.SOURCE), entry.addresses(shared.OUT)
+            if sources is not None and outs is not None:
+                self._way = Spread(entry, (sources, outs), self._out, self._how)
         if not self._way.move(entry):
             return False
-        if self._how.finish is not None:
-            self._how.finish.finish(self._out)
+        self._how.complete(self._out)
         return True
 
     def steps(self) -> int:

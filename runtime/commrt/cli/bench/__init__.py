@@ -107,8 +107,7 @@ def _kind(
 
 def add_hosts(parser: argparse._ActionsContainer) -> None:
     """Add the options that say where a benchmark runs."""
-    parser.add_argument("--hosts", type=partial(_count, 1), metavar="N",
-                        help="run on N hosts made of network namespaces")  # fmt: skip
+    _number(parser, "--hosts", 0, "run on N hosts made of network namespaces; 0: here", least=0)
     parser.add_argument("--rate", metavar="RATE", help="of each host's link, such as 250mbit")
     _number(parser, "--ranks-per-host", 1, "ranks on each host")
 

@@ -26,7 +26,7 @@ def run_on_hosts(words: Sequence[str], where: Hosts) -> int:
     add_hosts(parser)
     command = [sys.executable, "-m", "commrt", *parser.parse_known_args(words)[1]]
     try:
-        with Lab(where.hosts or 1, where.rate) as lab:
+        with Lab(where.hosts, where.rate) as lab:
             print(
                 f"# {where.hosts} test hosts on this machine, {where.ranks_per_host} rank(s) on "
                 f"each, links of {where.rate or 'no limited rate'}",

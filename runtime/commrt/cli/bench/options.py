@@ -45,9 +45,9 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where a benchmark runs: on test hosts, whose links have a rate in tc's words, or none."""
+    """On how many test hosts a benchmark runs; their links have a rate in tc's words, or none."""
 
-    hosts: int | None
+    hosts: int
     rate: str | None
     ranks_per_host: int
 
