@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class Table:
     def __init__(self, optimizer: torch.optim.Optimizer, named: Sequence[Named]) -> None:
         self.optimizer = optimizer
         self.named = list(named)
-        self._known = self._identities()
+        self._known = self._groups()
         self._replacements = Replacements(named)
 
     def __len__(self) -> int:
@@ -64,10 +64,9 @@ class Table:
 
     def extend(self) -> bool:
         """Take in parameters that have come to the optimizer since; have any?"""
-        known = self._identities()
-        if known == self._known:
+        if self._unchanged():
             return False
-        self._known = known
+        self._known = self._groups()
         added = name_added(self.optimizer, self.named)
         self.named += added
         self._replacements.watch(added)
@@ -91,9 +90,16 @@ class Table:
         """Watch no longer."""
         self._replacements.close()
 
-    def _identities(self) -> list[list[int]]:
-        """Not only how many: a parameter may have taken another's place."""
-        return [list(map(id, group["params"])) for group in self.optimizer.param_groups]
+    def _groups(self) -> list[list[torch.Tensor]]:
+        return [list(group["params"]) for group in self.optimizer.param_groups]
+
+    def _unchanged(self) -> bool:
+        """Not only as many: a parameter may have taken another's place."""
+        groups, known = self.optimizer.param_groups, self._known
+        return list(map(len, known)) == [len(group["params"]) for group in groups] and all(
+            all(map(is_, group["params"], before))
+            for group, before in zip(groups, known, strict=True)
+        )
 
 
 class Replacements:
