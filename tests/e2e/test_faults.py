@@ -149,8 +149,9 @@ STOPPED = """
         while handle and not handle.done() and executor.steps() < 5:
             pass
         pid = os.getpid()
-        subprocess.Popen(["sh", "-c", f"while ! [ -e {sys.argv[3]} ]; do sleep 0.05; done;"
-                          f"kill -CONT {pid}"], start_new_session=True)
+        stopped = f"[ -e {sys.argv[3]} ] && grep -q '^State:.T' /proc/{pid}/status"
+        subprocess.Popen(["sh", "-c", f"until {stopped}; do sleep 0.05; done; kill -CONT {pid}"],
+                         start_new_session=True)
         os.kill(pid, signal.SIGSTOP)
     (handle or commrt.allreduce_async_(x, name="g")).wait()
     assert x.min() == x.max() == 1.0
