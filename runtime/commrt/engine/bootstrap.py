@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from commrt.engine.departure import Departure
 from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
-from commrt.engine.neighbours import Neighbours, share_memory
+from commrt.engine.neighbours import Neighbours, load_kernels, share_memory
 from commrt.engine.parts import Parts
 from commrt.engine.queue import TensorQueue
 from commrt.errors import ArgumentError, InitError
@@ -74,6 +75,8 @@ def find_place(order: Order) -> Place:
         launcher = LauncherLine("")
         alone = topology(0, [_card(order, 0, b"")])
         return Place(alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher)
+    if _may_share(order.config):
+        Thread(target=load_kernels, name="commrt-load", daemon=True).start()
     order.mpi.start()
     order.mpi.check_size(order.env)
     return _meet(order)
@@ -116,7 +119,7 @@ def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) 
         return IdleTransport(MpiWire(comm))
     if wish == "shm" and here.local_size < here.size:
         raise InitError("COMMRT_TRANSPORT=shm: the ranks are on several hosts")
-    if wish == "shm" or (wish == "auto" and order.config.shm and here.local_size == here.size):
+    if _may_share(order.config) and here.local_size == here.size:
         near = Neighbours(tuple(range(here.size)), here.rank, spin_allowed(here))
         found = share_memory(near, rendezvous, order.check)
         if not isinstance(found, str):
@@ -126,6 +129,10 @@ def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) 
         if here.rank == 0:
             log.warning("ranks of this host can't share memory, so MPI moves data: %s", found)
     return MessageTransport(MpiWire(comm))
+
+
+def _may_share(config: Config) -> bool:
+    return config.transport == "shm" or (config.transport == "auto" and bool(config.shm))
 
 
 def _connect(

@@ -85,11 +85,7 @@ class Host:
     def invite(self) -> Invitation:
         """Make what is handed out, if that is ours to do."""
         if self._near.place:
-            with suppress(ImportError):  # `join` will say so
-                import commrt.transports.shared_memory  # noqa: F401
-                from commrt.kernels.numba_ import wake
-
-                wake()  # takes long: all ranks at once
+            load_kernels()  # takes long: all ranks at once
             return Invitation()
         try:
             from commrt.transports.board import board_nbytes  # loads numba
@@ -142,6 +138,15 @@ class Host:
         finally:
             os.close(bell)
         return memory, bells
+
+
+def load_kernels() -> None:
+    """Load what `join` needs; that will say what is missing. Any thread."""
+    with suppress(ImportError):
+        import commrt.transports.shared_memory  # noqa: F401
+        from commrt.kernels.numba_ import wake
+
+        wake()
 
 
 def rehearse() -> None:
