@@ -106,7 +106,7 @@ def test_step_tells_what_of_it_is_communication(tmp_path: Path) -> None:
     result = bench("step", "resnet18", "--image", "32", "--batch", "2", "--rounds", "1",
                    "--iterations", "1", "--peer", "ddp", "--json", str(file))  # fmt: skip
     assert result.status == 0
-    assert [cells[0] for cells in rows(result)] == ["commrt", "alone", "DDP"]
+    assert [cells[0] for cells in rows(result)] == ["commrt", "alone", "in", "DDP"]
     assert {s["what"] for s in record(file)["series"]} == {"step", "exposed", "waited"}
 
 

@@ -17,7 +17,7 @@ from commrt.cli.bench.console import Console
 from commrt.cli.bench.figures import Findings, Series, ratio, series, speed_ratio
 from commrt.cli.bench.options import Step, UsageError
 from commrt.cli.bench.table import Column
-from commrt.cli.bench.training import Cost, Loss, alone, best_ddp, costs, ours
+from commrt.cli.bench.training import Cost, Loss, alone, best_ddp, costs, in_step, ours
 from commrt.cli.resnet import resnet
 
 _SHRINKS = 32
@@ -40,11 +40,13 @@ def run(options: Step, console: Console) -> Findings:
         f"rank, 1 thread, SGD (foreach)\n# {options.rounds} rounds of {options.iterations} "
         "steps, of which the median counts\n"
         "# alone: the same step without communication, on all ranks at once\n"
+        "# in step: alone, but for a barrier after backward: a step is as long as the slowest "
+        "rank's\n"
         "# exposed: step less step alone; waited: in calls of commrt (stats().exposed_seconds)\n#"
     )
     make, loss = partial(resnet, options.name), _loss(options)
     with nullcontext() if options.peer is None else gloo.group():
-        trainees = [ours(make(), loss), alone(make(), loss)]
+        trainees = [side(make(), loss) for side in (ours, alone, in_step)]
         if options.peer is not None:
             trainees.append(best_ddp(make, loss, console))
         measured = costs(trainees, options.iterations, options.rounds, console)
@@ -68,7 +70,8 @@ def _report(measured: Mapping[str, Sequence[Cost]], console: Console) -> Finding
              for name, found in measured.items()}  # fmt: skip
     base = steps["alone"]
     waited = series("commrt", "waited", "s", (cost.waited for cost in measured["commrt"]))
-    hidden = [exposed(step, base) for name, step in steps.items() if name != "alone"]
+    theirs = [step for name, step in steps.items() if name.startswith("DDP")]
+    hidden = [exposed(step, base) for step in (steps["commrt"], *theirs)]
     console.say(table.header(_COLUMNS))
     for name, step in steps.items():
         cells: list[table.Cell] = [1e3 * step.median, 1e3 * step.low, 1e3 * step.high]
@@ -78,8 +81,9 @@ def _report(measured: Mapping[str, Sequence[Cost]], console: Console) -> Finding
         )
         cells.append(1e3 * waited.median if name == "commrt" else "")
         console.say(table.row(_COLUMNS, [name, *cells]))
-    theirs = [step for name, step in steps.items() if name not in ("commrt", "alone")]
-    ratios = [ratio("time of a step", steps["commrt"], base)]
+    ratios = [
+        ratio("time of a step", steps["commrt"], steps[name]) for name in ("alone", "in step")
+    ]
     ratios += [speed_ratio("speed of a step", steps["commrt"], step) for step in theirs]
     for one in ratios:
         console.say(table.sentence(one))

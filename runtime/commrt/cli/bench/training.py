@@ -78,8 +78,21 @@ class Trainee:
     def finish(self, loss: Tensor) -> None:
         """Make gradients, use them and drop them: who owns them when is each side's own affair."""
         loss.backward()  # type: ignore[no-untyped-call]
+        self._update()
+
+    def _update(self) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+class InStep(Trainee):
+    """A trainee that waits in each step until all ranks have made their gradients."""
+
+    def finish(self, loss: Tensor) -> None:
+        """See `Trainee`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        commrt.barrier()
+        self._update()
 
 
 def run_forward(module: nn.Module) -> Tensor:
@@ -91,6 +104,11 @@ def run_forward(module: nn.Module) -> Tensor:
 def alone(module: nn.Module, loss: Loss) -> Trainee:
     """Train without communication."""
     return Trainee("alone", module, _sgd(module), loss)
+
+
+def in_step(module: nn.Module, loss: Loss) -> Trainee:
+    """Train without communication, every step as long as the slowest rank's."""
+    return InStep("in step", module, _sgd(module), loss)
 
 
 def ours(module: nn.Module, loss: Loss) -> Trainee:
