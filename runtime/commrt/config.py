@@ -85,8 +85,8 @@ def _setting(
 
 def _transport(text: str) -> str:
     word = text.strip().lower()
-    if word not in ("auto", "shm", "mpi", "none"):
-        raise ValueError(f"{text!r} is not auto, shm, mpi or none")
+    if word not in ("auto", "shm", "tcp", "mpi", "none"):
+        raise ValueError(f"{text!r} is not auto, shm, tcp, mpi or none")
     return word
 
 
@@ -143,9 +143,9 @@ class Config:
         "auto",
         _transport,
         "",
-        "what moves data between ranks: `shm`, shared memory, if all are on one host; `mpi`; "
-        "`auto` chooses. With `none` reductions move nothing and are wrong: to measure what all "
-        "the rest costs",
+        "what moves data between ranks: `shm`, shared memory, if all are on one host; `tcp`; "
+        "`mpi`; `auto` chooses. With `none` nothing is moved and results are wrong: to measure what "
+        "all the rest costs",
     )
     shm: int = _setting(1, _flag, "", "0: `auto` does not choose shared memory")
     switch_interval: float = _setting(

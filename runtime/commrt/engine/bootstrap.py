@@ -25,6 +25,7 @@ from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
 from commrt.engine.departure import Departure
+from commrt.engine.distant import connect
 from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
@@ -96,7 +97,7 @@ def _meet(order: Order) -> Place:
     compare(cards)
     here = topology(rank, cards)
     # Before there are connections: an engine that is busy with this would not greet who connects.
-    transport = _transport(order, comm, here, rendezvous)
+    transport = _transport(order, comm, here, cards, rendezvous)
     launcher = LauncherLine(order.env.shim)
     link = ZmqLink(rank, launcher)
     try:
@@ -109,7 +110,9 @@ def _meet(order: Order) -> Place:
     return Place(here, generation, link, transport, launcher)
 
 
-def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) -> Transport:
+def _transport(
+    order: Order, comm: Any, here: Topology, cards: Sequence[Card], rendezvous: Rendezvous
+) -> Transport:
     """Choose what moves data: the only place where that is done. All ranks choose alike."""
     wish = order.config.transport
     if here.size == 1:
@@ -128,6 +131,14 @@ def _transport(order: Order, comm: Any, here: Topology, rendezvous: Rendezvous) 
             raise InitError(f"COMMRT_TRANSPORT=shm, but memory can't be shared: {found}")
         if here.rank == 0:
             log.warning("ranks of this host can't share memory, so MPI moves data: %s", found)
+    elif wish == "tcp" or (wish == "auto" and here.local_size < here.size):
+        wire = connect(here.rank, cards, rendezvous)
+        if not isinstance(wire, str):
+            return MessageTransport(wire)
+        if wish == "tcp":
+            raise InitError(f"COMMRT_TRANSPORT=tcp, but ranks can't be reached: {wire}")
+        if here.rank == 0:
+            log.warning("TCP can't reach all ranks, so MPI moves data: %s", wire)
     return MessageTransport(MpiWire(comm))
 
 

@@ -107,6 +107,8 @@ class Cycle:
         executor.sleep(True)
         self._move()  # what came before they could see that we sleep
         moved = executor.steps() != steps or not executor.busy()
+        if not moved:
+            executor.arm()
         parts.heart.rest()
         wait = None if self._due == inf else max(0.0, self._due - parts.clock())
         events = parts.link.poll(0.0 if moved else wait)
@@ -217,7 +219,13 @@ class Cycle:
         for _ in range(_TRIES):
             if not executor.busy() or now >= min(until, patient_until):
                 break
-            for running in executor.progress():
+            try:
+                done = executor.progress()
+            except PeerLostError as exc:
+                for rank in exc.ranks:
+                    self._losses.add(rank, str(exc), now)
+                break
+            for running in done:
                 self._complete(running)
             now = clock()
             if executor.steps() != steps:

@@ -91,6 +91,10 @@ class Executor:
         """Say that we are about to sleep, or have woken up; see `Transport`."""
         self._transport.sleep(asleep)
 
+    def arm(self) -> None:
+        """Let what is awaited now wake us; see `Transport`."""
+        self._transport.arm()
+
     def late(self) -> list[tuple[Running, tuple[int, ...]]]:
         """Return the buckets on the wire and the world ranks that each waits for."""
         return [(r, r.work.waiting_for()) for r in self._active if r.work is not None]

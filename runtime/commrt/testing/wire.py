@@ -8,7 +8,7 @@ from collections import deque
 
 import numpy as np
 
-from commrt.transports.base import Flat, Test, as_bytes
+from commrt.transports.base import Flat, Test, Unwakeable, as_bytes
 
 Route = tuple[int, int, int]
 """Source, destination, tag."""
@@ -167,7 +167,7 @@ class MemoryIncoming:
             self._lane.withdraw(self._wish)
 
 
-class MemoryWire:
+class MemoryWire(Unwakeable):
     """See `Wire`: one rank's end of a `MemorySwitch`."""
 
     def __init__(self, switch: MemorySwitch, rank: int) -> None:

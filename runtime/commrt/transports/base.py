@@ -84,6 +84,9 @@ class Transport(Protocol):
     def sleep(self, asleep: bool) -> None:
         """Say that we are about to sleep, and move all work on once more; or have woken up."""
 
+    def arm(self) -> None:
+        """Make a descriptor readable once what is awaited now can move. Right before sleeping."""
+
     def after_fork(self) -> None:
         """In a child: keep nothing open, and keep the parent's memory as it is."""
 
@@ -137,7 +140,7 @@ class Transport(Protocol):
 
 
 class OwnMemory:
-    """What a transport says whose memory is its process's own, and which nothing wakes."""
+    """What a transport says whose memory is its process's own."""
 
     wide = False
 
@@ -145,9 +148,16 @@ class OwnMemory:
         """Return zeros; see `Transport`."""
         return np.zeros(nbytes, np.uint8)
 
+
+class Unwakeable:
+    """What a transport or a wire says that wakes nobody: it is looked at again and again."""
+
     def descriptors(self) -> tuple[int, ...]:
         """Return none."""
         return ()
+
+    def arm(self) -> None:
+        """Do nothing."""
 
     def sleep(self, asleep: bool) -> None:
         """Do nothing."""
@@ -178,6 +188,18 @@ class Wire(Protocol):
 
     def receive(self, peer: int, tag: int, data: Flat) -> Incoming:
         """Start receiving into `data`, whose size is the message's."""
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what becomes readable, once armed; none: test messages again and again."""
+
+    def arm(self) -> None:
+        """Make a descriptor readable once a message that is awaited now can move."""
+
+    def sleep(self, asleep: bool) -> None:
+        """Hear that we are about to sleep, or have woken up and need no waking."""
+
+    def after_fork(self) -> None:
+        """In a child: keep nothing open."""
 
     def close(self, orderly: bool) -> None:
         """Give the wire back; not `orderly`: touch no communicator."""

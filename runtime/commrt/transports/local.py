@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commrt.kernels.reduction import Reduction
-from commrt.transports.base import Channel, Flat, Members, OwnMemory
+from commrt.transports.base import Channel, Flat, Members, OwnMemory, Unwakeable
 
 _SLICE = 4 << 20
 """Bytes copied in one call: below 2 ms."""
@@ -47,7 +47,7 @@ class LocalWork:
         return ()
 
 
-class LocalTransport(OwnMemory):
+class LocalTransport(OwnMemory, Unwakeable):
     """See `Transport`; sets of one member only."""
 
     revocable = True

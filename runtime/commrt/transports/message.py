@@ -101,6 +101,22 @@ class MessageTransport(OwnMemory):
         )
         return self._start(members, channel, program, source, out, _MOVE)
 
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the wire's."""
+        return self._wire.descriptors()
+
+    def sleep(self, asleep: bool) -> None:
+        """Tell the wire."""
+        self._wire.sleep(asleep)
+
+    def arm(self) -> None:
+        """Arm the wire."""
+        self._wire.arm()
+
+    def after_fork(self) -> None:
+        """Leave the wire to the parent."""
+        self._wire.after_fork()
+
     def close(self, orderly: bool) -> None:
         """Give the wire back."""
         self._wire.close(orderly)

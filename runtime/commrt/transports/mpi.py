@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commrt.transports.base import Flat, Test, as_bytes
+from commrt.transports.base import Flat, Test, Unwakeable, as_bytes
 
 
 class MpiIncoming:
@@ -22,7 +22,7 @@ class MpiIncoming:
         self._request.Wait()
 
 
-class MpiWire:
+class MpiWire(Unwakeable):
     """See `Wire`. Data travels as bytes: MPI knows no bfloat16. mpi4py keeps arrays alive."""
 
     def __init__(self, comm: Any) -> None:

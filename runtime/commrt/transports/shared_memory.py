@@ -148,6 +148,9 @@ class SharedTransport:
         """Say that we are about to sleep, or have woken up."""
         self._board.sleep(asleep)
 
+    def arm(self) -> None:
+        """Do nothing: bells ring for everybody who said that he sleeps."""
+
     def allreduce(
         self,
         members: Members,
