@@ -144,8 +144,8 @@ class Config:
         _transport,
         "",
         "what moves data between ranks: `shm`, shared memory, if all are on one host; `tcp`; "
-        "`mpi`; `auto` chooses. With `none` nothing is moved and results are wrong: to measure what "
-        "all the rest costs",
+        "`mpi`; `auto` chooses. With `none` nothing is moved and results are wrong: to measure "
+        "what all the rest costs",
     )
     shm: int = _setting(1, _flag, "", "0: `auto` does not choose shared memory")
     switch_interval: float = _setting(

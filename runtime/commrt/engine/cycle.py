@@ -56,6 +56,8 @@ class Cycle:
         self._losses = Losses(parts.topology.hosts, parts.coordinator is not None)
         self._todo: deque[Action] = deque()
         self._end: Stop | None = None
+        self._at_rest = False
+        """Has the last look at what is on the wire shown that only others can help?"""
         self._due = 0.0
 
     def run_once(self) -> Stop | None:
@@ -92,7 +94,7 @@ class Cycle:
         self._due = self._next_deadline()
         if parts.executor.busy():
             nap = self._pace.nap(parts.executor.steps(), now)
-            if nap and parts.executor.descriptors():
+            if parts.executor.descriptors() and (nap or not parts.executor.swift()):
                 return self._doze()
             return parts.link.poll(self._nap(nap))
         if self._pace.lively(now):
@@ -105,7 +107,8 @@ class Cycle:
         parts = self._parts
         executor, steps = parts.executor, parts.executor.steps()
         executor.sleep(True)
-        self._move()  # what came before they could see that we sleep
+        if executor.swift() or not self._at_rest:
+            self._move()  # what came before they could see that we sleep
         moved = executor.steps() != steps or not executor.busy()
         if not moved:
             executor.arm()
@@ -215,21 +218,26 @@ class Cycle:
         """Move data on for as long as it flows, but look at the inbox after a millisecond."""
         executor, clock = self._parts.executor, self._parts.clock
         now = clock()
-        until, patient_until, steps = now + _TURN, now + _PATIENCE, executor.steps()
+        patience = _PATIENCE if executor.swift() else 0.0
+        until, patient_until, steps = now + _TURN, now + patience, executor.steps()
+        self._at_rest = False
         for _ in range(_TRIES):
-            if not executor.busy() or now >= min(until, patient_until):
-                break
+            if not executor.busy() or now >= until:
+                return
             try:
                 done = executor.progress()
             except PeerLostError as exc:
                 for rank in exc.ranks:
                     self._losses.add(rank, str(exc), now)
-                break
+                return
             for running in done:
                 self._complete(running)
             now = clock()
             if executor.steps() != steps:
-                steps, patient_until = executor.steps(), now + _PATIENCE
+                steps, patient_until = executor.steps(), now + patience
+            elif now >= patient_until:
+                self._at_rest = True
+                return
 
     def _complete(self, running: Running) -> None:
         parts = self._parts

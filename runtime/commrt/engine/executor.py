@@ -91,6 +91,10 @@ class Executor:
         """Say that we are about to sleep, or have woken up; see `Transport`."""
         self._transport.sleep(asleep)
 
+    def swift(self) -> bool:
+        """May data come sooner than we wake? See `Transport`."""
+        return self._transport.swift
+
     def arm(self) -> None:
         """Let what is awaited now wake us; see `Transport`."""
         self._transport.arm()

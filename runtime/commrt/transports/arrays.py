@@ -58,6 +58,8 @@ class Arrays:
         self._partial: dict[int, Flat] = {}
         self._users = dict(program.users)
         self._copies = _slices(program, source, out)
+        self.copied = 0
+        """Slices of local copies that are made."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -68,6 +70,7 @@ class Arrays:
         """Make the next slice of the local copies; are all made?"""
         if self._copies:
             source, out = self._copies.pop()
+            self.copied += 1
             if source.ctypes.data != out.ctypes.data:
                 np.copyto(out, source)
             self._reduction.finish(out)

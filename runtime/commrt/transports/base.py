@@ -50,7 +50,7 @@ class Work(Protocol):
         """
 
     def steps(self) -> int:
-        """Messages that have gone through so far: a number that grows while data moves."""
+        """A number that has grown if `progress` got anywhere. If not, only others can help."""
 
     def cancel(self) -> None:
         """Take it back, on every member, whether it has started or not.
@@ -74,6 +74,8 @@ class Transport(Protocol):
     revocable: bool
     wide: bool
     """Are 16-bit floats joined in float32 and rounded once?"""
+    swift: bool
+    """May data come sooner than a sleeper wakes? Then it pays to look again for a moment first."""
 
     def allocate(self, nbytes: int) -> Flat:
         """Return zeros, shape (nbytes,), where data moves best. Thread safety: any thread."""
@@ -152,6 +154,8 @@ class OwnMemory:
 class Unwakeable:
     """What a transport or a wire says that wakes nobody: it is looked at again and again."""
 
+    swift = True
+
     def descriptors(self) -> tuple[int, ...]:
         """Return none."""
         return ()
@@ -182,6 +186,9 @@ class Incoming(Protocol):
 
 class Wire(Protocol):
     """Messages between world ranks, in order per (peer, tag). Background thread only."""
+
+    swift: bool
+    """See `Transport`."""
 
     def send(self, peer: int, tag: int, data: Flat) -> Test:
         """Start sending `data`."""

@@ -33,6 +33,7 @@ class MessageTransport(OwnMemory):
 
     def __init__(self, wire: Wire, small: int = SMALL, segment: int = SEGMENT) -> None:
         self._wire = wire
+        self.swift = wire.swift
         self._small = small
         self._segment = segment
         self._scratch = Scratch(segment)

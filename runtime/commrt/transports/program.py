@@ -60,8 +60,8 @@ class ProgramWork:
         return copied and self._inbox.done() and self._outbox.done()
 
     def steps(self) -> int:
-        """Messages received and sent; see `Work`."""
-        return self._inbox.finished + self._outbox.finished()
+        """Messages received and sent, and slices copied; see `Work`."""
+        return self._inbox.finished + self._outbox.finished() + self._arrays.copied
 
     def cancel(self) -> None:
         """Take it back; see `Work`."""

@@ -126,6 +126,7 @@ class SharedTransport:
 
     revocable = True
     wide = True
+    swift = True
 
     def __init__(
         self, board: Board, pool: Pool, spin: bool, small: int = SMALL, piece: int = PIECE

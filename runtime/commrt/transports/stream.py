@@ -232,7 +232,14 @@ class Stream:
             )
 
     def _lost(self, exc: OSError) -> PeerLostError:
-        text = f"the data connection to rank {self._peer} was lost: {exc.strerror or exc}"
+        """Give the connection up: whoever moves messages gets this error from now on."""
+        text = f"its data connection was lost: {exc.strerror or exc}"
+
+        def fail() -> None:
+            raise PeerLostError(text, [self._peer])
+
+        self.close()
+        self._socket, self._reach = None, fail
         return PeerLostError(text, [self._peer])
 
 

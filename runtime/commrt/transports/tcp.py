@@ -32,6 +32,8 @@ def listen(host: str) -> socket.socket:
 class TcpWire:
     """See `Wire`. `listener` is ours from now on. Messages raise PeerLostError where they move."""
 
+    swift = False
+
     def __init__(
         self, listener: socket.socket, badge: Badge, addresses: Mapping[int, Address]
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -38,14 +39,28 @@ def settle() -> None:
     time.sleep(_SETTLE)
 
 
-def seconds_each(run: Callable[[], object], iterations: int, warm_up: int) -> float:
-    """Return the mean seconds of a call, after `warm_up` calls that do not count."""
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds by the clock, and by the processors that all threads of this process used."""
+
+    clock: float
+    processor: float
+
+
+def spent_each(run: Callable[[], object], iterations: int, warm_up: int) -> Spent:
+    """Return the mean of a call, after `warm_up` calls that do not count."""
     for _ in range(warm_up):
         run()
-    start = time.perf_counter()
+    clock, processor = time.perf_counter(), time.process_time()
     for _ in range(iterations):
         run()
-    return (time.perf_counter() - start) / iterations
+    clock, processor = time.perf_counter() - clock, time.process_time() - processor
+    return Spent(clock / iterations, processor / iterations)
+
+
+def seconds_each(run: Callable[[], object], iterations: int, warm_up: int) -> float:
+    """Return the mean seconds of a call, after `warm_up` calls that do not count."""
+    return spent_each(run, iterations, warm_up).clock
 
 
 def mean_over_ranks(values: Sequence[float]) -> list[float]:
