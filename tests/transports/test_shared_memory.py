@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,37 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commrt.kernels.reduction import Reduction
-from commrt.transports.board import Board, board_nbytes
-from commrt.transports.segment import Pool, Segment, make_segment
-from commrt.transports.shared_memory import SharedTransport
 from commrt.types import ReduceOp
 from harness import run_ranks
 from transports.conformance import CHECKS, OneProcess, Operation, Party, drive
+from transports.hosts import host
 
-POOL = 64 << 20
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
-
-
-@contextmanager
-def host(size: int, small: int, piece: int) -> Iterator[dict[int, SharedTransport]]:
-    control = board_nbytes(size)
-    fd = make_segment(control + size * POOL, control)
-    bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(size)]
-    transports = {}
-    for rank in range(size):
-        segment = Segment(os.dup(fd))
-        board = Board(segment, range(size), rank, [os.dup(bell) for bell in bells])
-        start = control + rank * POOL
-        transports[rank] = SharedTransport(
-            board, Pool(segment, start, start + POOL), False, small, piece
-        )
-    try:
-        yield transports
-    finally:
-        for transport in transports.values():
-            transport.close(orderly=True)
-        for descriptor in (fd, *bells):
-            os.close(descriptor)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=NAMES)
@@ -56,7 +29,7 @@ def host(size: int, small: int, piece: int) -> Iterator[dict[int, SharedTranspor
 def test_it_conforms(
     check: Callable[[Party, int], None], size: int, small: int, piece: int, start: int, seed: int
 ) -> None:
-    with host(size, small, piece) as transports:
+    with host(range(size), small, piece) as transports:
         check(OneProcess(transports, start=start), seed)
 
 
@@ -67,7 +40,7 @@ def test_pieces_take_turns_in_a_stage(size: int, n: int, in_place: bool, seed: i
     inputs = [np.arange(n, dtype=np.int64) * (rank + 1) for rank in range(size)]
     sources = {rank: values.copy() for rank, values in enumerate(inputs)}
     outs = sources if in_place else {rank: np.zeros(n, np.int64) for rank in range(size)}
-    with host(size, 0, 4096) as transports:
+    with host(range(size), 0, 4096) as transports:
         party = OneProcess(transports)
         channel = party.numbers.channel()
         operation = Operation(

@@ -104,6 +104,14 @@ def topology(rank: int, cards: Sequence[Card]) -> Topology:
     )
 
 
+def ranks_by_host(cards: Sequence[Card]) -> list[tuple[int, ...]]:
+    """Return the ranks of each host, hosts in the order of their first ranks."""
+    hosts: dict[tuple[str, str, str], list[int]] = {}
+    for rank, card in enumerate(cards):
+        hosts.setdefault(_home(card), []).append(rank)
+    return [tuple(ranks) for ranks in hosts.values()]
+
+
 def same_machine(a: Card, b: Card) -> bool:
     """Can `a` reach `b` over an abstract unix socket?"""
     return (a.machine, a.net_space) == (b.machine, b.net_space)

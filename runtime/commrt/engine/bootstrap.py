@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Thread
@@ -24,21 +23,18 @@ from commrt.control.zmq_ import ZmqLink
 from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
+from commrt.engine.carriers import Job, choose, may_share
 from commrt.engine.departure import Departure
-from commrt.engine.distant import connect
 from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
-from commrt.engine.neighbours import Neighbours, load_kernels, share_memory
+from commrt.engine.neighbours import load_kernels
 from commrt.engine.parts import Parts
 from commrt.engine.queue import TensorQueue
 from commrt.errors import ArgumentError, InitError
 from commrt.observe.trace import Trace
 from commrt.transports.base import Members, Transport
-from commrt.transports.idle import IdleTransport
 from commrt.transports.local import LocalTransport
-from commrt.transports.message import MessageTransport
-from commrt.transports.mpi import MpiWire
 from commrt.types import WORLD, ProcessSetSpec, Topology
 from commrt.version import __version__
 
@@ -76,7 +72,7 @@ def find_place(order: Order) -> Place:
         launcher = LauncherLine("")
         alone = topology(0, [_card(order, 0, b"")])
         return Place(alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher)
-    if _may_share(order.config):
+    if may_share(order.config):
         Thread(target=load_kernels, name="commrt-load", daemon=True).start()
     order.mpi.start()
     order.mpi.check_size(order.env)
@@ -97,7 +93,7 @@ def _meet(order: Order) -> Place:
     compare(cards)
     here = topology(rank, cards)
     # Before there are connections: an engine that is busy with this would not greet who connects.
-    transport = _transport(order, comm, here, cards, rendezvous)
+    transport = choose(Job(order.config, comm, here, cards, rendezvous, order.check))
     launcher = LauncherLine(order.env.shim)
     link = ZmqLink(rank, launcher)
     try:
@@ -108,42 +104,6 @@ def _meet(order: Order) -> Place:
         raise
     generation = max(card.generation for card in cards)
     return Place(here, generation, link, transport, launcher)
-
-
-def _transport(
-    order: Order, comm: Any, here: Topology, cards: Sequence[Card], rendezvous: Rendezvous
-) -> Transport:
-    """Choose what moves data: the only place where that is done. All ranks choose alike."""
-    wish = order.config.transport
-    if here.size == 1:
-        return LocalTransport()
-    if wish == "none":
-        log.warning("COMMRT_TRANSPORT=none: reductions move nothing; their results are wrong")
-        return IdleTransport(MpiWire(comm))
-    if wish == "shm" and here.local_size < here.size:
-        raise InitError("COMMRT_TRANSPORT=shm: the ranks are on several hosts")
-    if _may_share(order.config) and here.local_size == here.size:
-        near = Neighbours(tuple(range(here.size)), here.rank, spin_allowed(here))
-        found = share_memory(near, rendezvous, order.check)
-        if not isinstance(found, str):
-            return found
-        if wish == "shm":
-            raise InitError(f"COMMRT_TRANSPORT=shm, but memory can't be shared: {found}")
-        if here.rank == 0:
-            log.warning("ranks of this host can't share memory, so MPI moves data: %s", found)
-    elif wish == "tcp" or (wish == "auto" and here.local_size < here.size):
-        wire = connect(here.rank, cards, rendezvous)
-        if not isinstance(wire, str):
-            return MessageTransport(wire)
-        if wish == "tcp":
-            raise InitError(f"COMMRT_TRANSPORT=tcp, but ranks can't be reached: {wire}")
-        if here.rank == 0:
-            log.warning("TCP can't reach all ranks, so MPI moves data: %s", wire)
-    return MessageTransport(MpiWire(comm))
-
-
-def _may_share(config: Config) -> bool:
-    return config.transport == "shm" or (config.transport == "auto" and bool(config.shm))
 
 
 def _connect(
@@ -208,11 +168,6 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
         departure=Departure(here.rank, config.shutdown_timeout, started),
         clock=order.clock,
     )
-
-
-def spin_allowed(here: Topology) -> bool:
-    """Spinning pays only while every rank has a core."""
-    return here.local_size <= len(os.sched_getaffinity(0))
 
 
 def _card(order: Order, rank: int, public: bytes) -> Card:

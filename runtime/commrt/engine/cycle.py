@@ -106,8 +106,7 @@ class Cycle:
         """Sleep until somebody tells that data may move."""
         parts = self._parts
         executor, steps = parts.executor, parts.executor.steps()
-        executor.sleep(True)
-        if executor.swift() or not self._at_rest:
+        if executor.sleep(True) or not self._at_rest:
             self._move()  # what came before they could see that we sleep
         moved = executor.steps() != steps or not executor.busy()
         if not moved:

@@ -87,9 +87,9 @@ class Executor:
         """Return what wakes us when data may have moved; see `Transport`."""
         return self._transport.descriptors()
 
-    def sleep(self, asleep: bool) -> None:
+    def sleep(self, asleep: bool) -> bool:
         """Say that we are about to sleep, or have woken up; see `Transport`."""
-        self._transport.sleep(asleep)
+        return self._transport.sleep(asleep)
 
     def swift(self) -> bool:
         """May data come sooner than we wake? See `Transport`."""

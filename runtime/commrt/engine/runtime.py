@@ -13,7 +13,8 @@ from collections.abc import Callable
 from commrt.config import Config
 from commrt.control.launcher import LauncherLine
 from commrt.core.member import peer_lost
-from commrt.engine.bootstrap import Order, Place, assemble, find_place, spin_allowed
+from commrt.engine.bootstrap import Order, Place, assemble, find_place
+from commrt.engine.carriers import spin_allowed
 from commrt.engine.cycle import Cycle, engine_main
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.pace import Pace

@@ -83,8 +83,8 @@ class Transport(Protocol):
     def descriptors(self) -> tuple[int, ...]:
         """Return what becomes readable when data may have moved; none: look again and again."""
 
-    def sleep(self, asleep: bool) -> None:
-        """Say that we are about to sleep, and move all work on once more; or have woken up."""
+    def sleep(self, asleep: bool) -> bool:
+        """Say that we are about to sleep, or have woken up; must work be moved on once more?"""
 
     def arm(self) -> None:
         """Make a descriptor readable once what is awaited now can move. Right before sleeping."""
@@ -163,8 +163,9 @@ class Unwakeable:
     def arm(self) -> None:
         """Do nothing."""
 
-    def sleep(self, asleep: bool) -> None:
+    def sleep(self, asleep: bool) -> bool:
         """Do nothing."""
+        return False
 
     def after_fork(self) -> None:
         """Do nothing."""
@@ -202,8 +203,8 @@ class Wire(Protocol):
     def arm(self) -> None:
         """Make a descriptor readable once a message that is awaited now can move."""
 
-    def sleep(self, asleep: bool) -> None:
-        """Hear that we are about to sleep, or have woken up and need no waking."""
+    def sleep(self, asleep: bool) -> bool:
+        """See `Transport`; once awake, nobody needs to be woken."""
 
     def after_fork(self) -> None:
         """In a child: keep nothing open."""

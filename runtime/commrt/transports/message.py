@@ -106,9 +106,9 @@ class MessageTransport(OwnMemory):
         """Return the wire's."""
         return self._wire.descriptors()
 
-    def sleep(self, asleep: bool) -> None:
+    def sleep(self, asleep: bool) -> bool:
         """Tell the wire."""
-        self._wire.sleep(asleep)
+        return self._wire.sleep(asleep)
 
     def arm(self) -> None:
         """Arm the wire."""

@@ -145,9 +145,10 @@ class SharedTransport:
         """Return what becomes readable when others have moved."""
         return (self._board.descriptor(),)
 
-    def sleep(self, asleep: bool) -> None:
-        """Say that we are about to sleep, or have woken up."""
+    def sleep(self, asleep: bool) -> bool:
+        """Say so; who has moved before they could see it has rung no bell."""
         self._board.sleep(asleep)
+        return True
 
     def arm(self) -> None:
         """Do nothing: bells ring for everybody who said that he sleeps."""

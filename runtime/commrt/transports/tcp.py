@@ -68,14 +68,13 @@ class TcpWire:
         for sock, speaks in self._door.sockets() if alone else ():
             self._watch(sock.fileno(), not speaks, speaks)
 
-    def sleep(self, asleep: bool) -> None:
-        """Once awake, need no waking."""
-        if asleep:
-            return
-        for fd in self._watched:
+    def sleep(self, asleep: bool) -> bool:
+        """Once awake, need no waking. What has come by `arm` wakes us at once."""
+        for fd in () if asleep else self._watched:
             with suppress(OSError):  # it was closed
                 self._epoll.unregister(fd)
         self._watched.clear()
+        return False
 
     def after_fork(self) -> None:
         """In a child: keep no connection open."""
