@@ -201,7 +201,7 @@ class Wire(Protocol):
         """Return what becomes readable, once armed; none: test messages again and again."""
 
     def arm(self) -> None:
-        """Make a descriptor readable once a message that is awaited now can move."""
+        """Make a descriptor readable once a message moves that was last tested in vain."""
 
     def sleep(self, asleep: bool) -> bool:
         """See `Transport`; once awake, nobody needs to be woken."""

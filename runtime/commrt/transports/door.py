@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from commrt.errors import PeerLostError
 from commrt.transports.greeting import Badge, Caller, Greeting, Host
@@ -16,20 +17,27 @@ log = logging.getLogger("commrt.transports")
 Address = tuple[str, int]
 
 _PATIENCE = 10.0
-"""Seconds that a greeting may take."""
+"""Seconds until a caller must have proved itself, once we are at our door. A rank that we call may
+take its time: it comes to its door when it needs somebody, and others notice if it is gone."""
+
+_CALLS = 5
+"""Times that a rank is called that turns us away: it may do so while we are stopped."""
 
 _STRANGERS = 64
 """Greetings of unknown callers under way at once, beyond one for each rank."""
 
 
 class Meeting:
-    """A fresh connection, on which the greeting is under way."""
+    """A fresh connection, on which the greeting is under way, perhaps not on the first `call`."""
 
-    def __init__(self, sock: socket.socket, greeting: Greeting, first: bytes, until: float) -> None:
+    def __init__(
+        self, sock: socket.socket, greeting: Greeting, first: bytes, until: float, call: int = 1
+    ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.greeting = greeting
         self.until = until
+        self.call = call
         self._inbox = b""
         self._outbox = first
 
@@ -84,8 +92,8 @@ class Door:
         self._guests: list[Meeting] = []
         self._turned_away = 0
 
-    def call(self, peer: int) -> None:
-        """See to it that there will be a connection. Raises PeerLostError."""
+    def call(self, peer: int, call: int = 1) -> None:
+        """See to it that there will be a connection; `call` counts. Raises PeerLostError."""
         if peer < self._badge.rank:
             return  # it calls us
         host, port = self._addresses[peer]
@@ -97,7 +105,7 @@ class Door:
             sock.close()
             raise self._unreachable(peer, OSError(code, errno.errorcode.get(code, "")))
         caller = Caller(self._badge, peer)
-        self._calls[peer] = Meeting(sock, caller, caller.hello, time.monotonic() + _PATIENCE)
+        self._calls[peer] = Meeting(sock, caller, caller.hello, inf, call)
 
     def move(self) -> None:
         """Go on with all greetings. Raises PeerLostError if a rank cannot be reached."""
@@ -110,12 +118,8 @@ class Door:
                 if meeting.move():
                     del self._calls[peer]
                     self._welcome(peer, meeting.sock)
-                elif now > meeting.until:
-                    raise TimeoutError(f"it has not answered for {_PATIENCE:.0f} s")
             except (OSError, ValueError) as exc:
-                del self._calls[peer]
-                meeting.sock.close()
-                raise self._unreachable(peer, exc) from exc
+                self._hang_up(peer, exc)
 
     def sockets(self) -> list[tuple[socket.socket, bool]]:
         """Return what to sleep on: a socket, and whether it waits to send."""
@@ -127,6 +131,13 @@ class Door:
         for sock, _ in self.sockets():
             sock.close()
 
+    def _hang_up(self, peer: int, exc: OSError | ValueError) -> None:
+        meeting = self._calls.pop(peer)
+        meeting.sock.close()
+        if isinstance(exc, (ValueError, ConnectionRefusedError)) or meeting.call >= _CALLS:
+            raise self._unreachable(peer, exc) from exc
+        self.call(peer, meeting.call + 1)
+
     def _accept(self, now: float) -> None:
         while True:
             try:
@@ -136,9 +147,11 @@ class Door:
             except OSError as exc:  # out of descriptors, or a caller that has gone again
                 log.debug("rank %d: no connection accepted: %s", self._badge.rank, exc)
                 return
-            self._guests.append(Meeting(sock, Host(self._badge), b"", now + _PATIENCE))
+            guest = Meeting(sock, Host(self._badge), b"", now + _PATIENCE)
+            self._guests.append(guest)
+            self._receive(guest, now)
             if len(self._guests) > _STRANGERS + len(self._addresses):
-                self._turn_away(self._guests[0], "too many wait at the door")
+                self._turn_away(self._most_strange(), "too many wait at the door")
 
     def _receive(self, meeting: Meeting, now: float) -> None:
         try:
@@ -146,9 +159,13 @@ class Door:
                 self._guests.remove(meeting)
                 self._welcome(meeting.greeting.peer, meeting.sock)
             elif now > meeting.until:
-                self._turn_away(meeting, f"it has said nothing for {_PATIENCE:.0f} s")
+                self._turn_away(meeting, f"it has not proved itself for {_PATIENCE:.0f} s")
         except (OSError, ValueError) as exc:
             self._turn_away(meeting, str(exc))
+
+    def _most_strange(self) -> Meeting:
+        """Return who has waited longest without a greeting; if all have greeted, the first."""
+        return next((g for g in self._guests if g.greeting.peer < 0), self._guests[0])
 
     def _turn_away(self, meeting: Meeting, why: str) -> None:
         self._guests.remove(meeting)

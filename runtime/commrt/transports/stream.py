@@ -22,22 +22,57 @@ _LOW_WATER = 1 << 20
 """Bytes that have to come before a sleeper is woken, if as many are missing."""
 
 
+class Awaited:
+    """The messages that somebody has looked at in vain: he wants to be woken for these alone.
+
+    Some may be through by now, in the wake of others.
+    """
+
+    def __init__(self) -> None:
+        self._parcels: set[Parcel] = set()
+        self._slips: set[Slip] = set()
+
+    def parcel(self, parcel: Parcel) -> bool:
+        """Note whether it is sent."""
+        (self._parcels.discard if parcel.over else self._parcels.add)(parcel)
+        return parcel.over
+
+    def slip(self, slip: Slip) -> bool:
+        """Note whether it has arrived."""
+        (self._slips.discard if slip.over else self._slips.add)(slip)
+        return slip.over
+
+    def forget(self, slip: Slip) -> None:
+        """Note that it is asked for no more."""
+        self._slips.discard(slip)
+
+    def any_over(self) -> bool:
+        """Is one through, and nobody knows?"""
+        return any(m.over for m in self._parcels) or any(m.over for m in self._slips)
+
+    def streams(self) -> dict[Stream, tuple[bool, bool]]:
+        """Return whose bytes have to come, and where bytes have to go."""
+        reads = {slip.stream for slip in self._slips}
+        writes = {parcel.stream for parcel in self._parcels}
+        return {stream: (stream in reads, stream in writes) for stream in reads | writes}
+
+
 class Parcel:
     """A message to be sent; see `Test`."""
 
-    __slots__ = ("_rest", "_stream", "sent")
+    __slots__ = ("_rest", "over", "stream")
 
     def __init__(self, stream: Stream, tag: int, data: Flat) -> None:
-        self._stream = stream
+        self.stream = stream
         frame = _FRAME.pack(_MAGIC, tag, data.nbytes)
         self._rest = [memoryview(frame), as_bytes(data).data]
-        self.sent = False
+        self.over = False
 
     def __call__(self) -> bool:
         """May its memory change? True once the kernel has taken all."""
-        if not self.sent and self._stream.is_next(self):
-            self._stream.push()
-        return self.sent
+        if not self.over and self.stream.is_next(self):
+            self.stream.push()
+        return self.stream.awaited.parcel(self)
 
     def send(self, sock: socket.socket) -> None:
         """Send it all. Raises BlockingIOError when that would mean to wait."""
@@ -47,7 +82,7 @@ class Parcel:
                 n -= len(self._rest.pop(0))
             if self._rest:
                 self._rest[0] = self._rest[0][n:]
-        self.sent = True
+        self.over = True
 
 
 class Slip:
@@ -57,26 +92,27 @@ class Slip:
     `heir`: who has done so since.
     """
 
-    __slots__ = ("_stream", "_tag", "arrived", "data", "early", "heir", "rest")
+    __slots__ = ("_tag", "data", "early", "heir", "over", "rest", "stream")
 
     def __init__(self, stream: Stream, tag: int, data: Flat) -> None:
-        self._stream = stream
+        self.stream = stream
         self._tag = tag
         self.data = as_bytes(data)
         self.rest = self.data.data
-        self.arrived = self.early = False
+        self.over = self.early = False
         self.heir: Slip | None = None
 
     def test(self) -> bool:
         """Has it arrived?"""
-        if not self.arrived:
-            self._stream.pull()
-        return self.arrived
+        if not self.over:
+            self.stream.pull()
+        return self.stream.awaited.slip(self)
 
     def cancel(self) -> None:
         """Take the request back."""
-        if not self.arrived:
-            self._stream.withdraw(self._tag, self)
+        self.stream.awaited.forget(self)
+        if not self.over:
+            self.stream.withdraw(self._tag, self)
 
 
 class Stream:
@@ -87,7 +123,8 @@ class Stream:
     Thread safety: background thread only.
     """
 
-    def __init__(self, peer: int, reach: Callable[[], None]) -> None:
+    def __init__(self, peer: int, reach: Callable[[], None], awaited: Awaited) -> None:
+        self.awaited = awaited
         self._peer = peer
         self._reach = reach
         self._socket: socket.socket | None = None
@@ -124,9 +161,9 @@ class Stream:
         if not early:
             del self._early[tag]
         self._check(found.data.size, slip)
-        if found.arrived:
+        if found.over:
             np.copyto(slip.data, found.data)
-            slip.arrived = True
+            slip.over = True
         else:
             found.heir = slip
             self._missing += 1
@@ -170,10 +207,6 @@ class Stream:
         except OSError as exc:
             raise self._lost(exc) from exc
 
-    def wants(self) -> tuple[bool, bool]:
-        """Do we wait for bytes to come, and to go?"""
-        return self._missing > 0, bool(self._outbox)
-
     def fileno(self) -> int:
         """Return the descriptor to sleep on, which then wakes us as late as it may."""
         assert self._socket is not None
@@ -212,10 +245,10 @@ class Stream:
         return slip
 
     def _end(self, slip: Slip) -> None:
-        slip.arrived = True
+        slip.over = True
         if slip.heir is not None:
             np.copyto(slip.heir.data, slip.data)
-            slip.heir.arrived = True
+            slip.heir.over = True
         if slip.heir is not None or not slip.early:
             self._missing -= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from contextlib import suppress
 from commrt.transports.base import Flat, Test
 from commrt.transports.door import Address, Door
 from commrt.transports.greeting import Badge
-from commrt.transports.stream import Slip, Stream
+from commrt.transports.stream import Awaited, Slip, Stream
 
 _BACKLOG = 4096
 _OPTIONS = (
@@ -39,7 +40,9 @@ class TcpWire:
     ) -> None:
         self._door = Door(listener, badge, addresses, self._welcome)
         self._streams: dict[int, Stream] = {}
+        self._awaited = Awaited()
         self._epoll = select.epoll()
+        self._always = os.eventfd(1, os.EFD_CLOEXEC)  # readable
         self._watched: list[int] = []
 
     def send(self, peer: int, tag: int, data: Flat) -> Test:
@@ -55,12 +58,12 @@ class TcpWire:
         return (self._epoll.fileno(),)
 
     def arm(self) -> None:
-        """Wake the sleeper when what is awaited now can move."""
+        """Wake the sleeper when a message moves that he has looked at in vain."""
+        if self._awaited.any_over():
+            self._watch(self._always, reads=True, writes=False)
+            return
         alone = False
-        for stream in self._streams.values():
-            reads, writes = stream.wants()
-            if not (reads or writes):
-                continue
+        for stream, (reads, writes) in self._awaited.streams().items():
             if stream.attached:
                 self._watch(stream.fileno(), reads, writes)
             else:
@@ -82,21 +85,24 @@ class TcpWire:
 
     def close(self, orderly: bool) -> None:
         """Close everything. What the kernel has taken still goes out."""
+        if self._epoll.closed:
+            return
         for stream in self._streams.values():
             stream.close()
         self._door.close()
         self._epoll.close()
+        os.close(self._always)
 
     def _stream(self, peer: int) -> Stream:
         stream = self._streams.get(peer)
         if stream is None:
-            stream = self._streams[peer] = Stream(peer, self._door.move)
+            stream = self._streams[peer] = Stream(peer, self._door.move, self._awaited)
             self._door.call(peer)
         return stream
 
     def _welcome(self, peer: int, sock: socket.socket) -> None:
         if peer not in self._streams:
-            self._streams[peer] = Stream(peer, self._door.move)
+            self._streams[peer] = Stream(peer, self._door.move, self._awaited)
         if self._streams[peer].attached:
             sock.close()  # it has called twice
             return
