@@ -104,6 +104,14 @@ def test_survivors_of_a_death_name_the_dead(where: str, victims: str, np: int) -
         assert f"rank {rank}" in result.report and "SIGKILL" in result.report
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_survivors_of_a_death_in_a_transfer_over_tcp_name_the_dead(victim: int) -> None:
+    result = run_ranks(DEATH, 3, args=["bucket", str(victim)], env={"COMMRT_TRANSPORT": "tcp"})
+    assert result.status == 128 + signal.SIGKILL
+    for rank in {0, 1, 2} - {victim}:
+        assert re.match(rf"lost \({victim},\) \(.*?\) True$", result.stdout_of[rank]), result.output
+
+
 @pytest.mark.parametrize("victim", ["0", "1"])
 def test_a_death_in_shutdown_keeps_nobody_waiting(victim: str) -> None:
     result = run_ranks(DEATH, 2, args=["shutdown", victim])
@@ -160,14 +168,18 @@ STOPPED = """
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("where", ["negotiation", "transfer"])
+@pytest.mark.parametrize(
+    ("where", "transport"), [("negotiation", "auto"), ("transfer", "auto"), ("transfer", "tcp")]
+)
 def test_a_stopped_rank_is_named_and_the_run_goes_on(
-    where: str, victim: int, tmp_path: Path
+    where: str, transport: str, victim: int, tmp_path: Path
 ) -> None:
     script, flag = tmp_path / "script.py", tmp_path / "go-on"
     script.write_text(textwrap.dedent(STOPPED))
     command = [sys.executable, str(script), where, str(victim), str(flag)]
-    process = start_command(command, 2, env={"COMMRT_STALL_WARN": "0.5"})
+    process = start_command(
+        command, 2, env={"COMMRT_STALL_WARN": "0.5", "COMMRT_TRANSPORT": transport}
+    )
     assert process.stderr is not None
     seen = ""
     try:

@@ -26,6 +26,19 @@ def test_what_ended_a_process_counts_more_than_its_closed_connection() -> None:
     assert losses.due(1.0) == ([1], ["killed by signal 9"])
 
 
+def test_who_hangs_up_because_another_has_died_is_not_lost() -> None:
+    losses = Losses(HOSTS, coordinates=False)
+    losses.add(0, "its process ended", 0.0)
+    losses.add(1, "its data connection was lost: it was closed by the other side", 0.1)
+    assert losses.due(1.0) == ([0], ["its process ended"])
+    losses = Losses(HOSTS, coordinates=False)
+    for rank in (3, 2):
+        losses.add(rank, "its data connection was lost: it was closed by the other side", 0.0)
+    found = losses.due(1.0)
+    assert found is not None
+    assert found[0] == [2, 3]
+
+
 def test_ranks_that_have_said_goodbye_are_not_lost() -> None:
     losses = Losses(HOSTS, coordinates=True)
     losses.add(1, "its connection closed", 0.0)

@@ -48,7 +48,8 @@ class Losses:
         if self._until is None or now < self._until:
             return None
         self._until = None
-        ranks = sorted(self._why)
+        ended = [rank for rank, why in self._why.items() if "connection" not in why]
+        ranks = sorted(ended or self._why)  # who notices a death ends as well, and hangs up
         return ranks, [self._why[r] for r in ranks]
 
     def error(self, ranks: Sequence[int], why: Sequence[str]) -> PeerLostError:

@@ -106,6 +106,10 @@ class TensorQueue:
         """Is nothing open?"""
         return not self._open
 
+    def reason(self) -> CommError | None:
+        """Return what it was closed with."""
+        return self._error
+
     def close(self, error: CommError) -> None:
         """Refuse everything from now on and fail what is open."""
         with self._lock:

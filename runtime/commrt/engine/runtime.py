@@ -21,7 +21,7 @@ from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
 from commrt.engine.submission import Submission
 from commrt.engine.transfers import TransferWatch
-from commrt.errors import CommError, EngineError, InitError, PeerLostError
+from commrt.errors import CommError, EngineError, InitError, PeerLostError, ShutdownError
 from commrt.observe.trace import BucketRecord
 from commrt.transports.base import Flat
 from commrt.types import Topology
@@ -107,8 +107,9 @@ class Runtime:
         return self.parts.trace.records()
 
     def error(self) -> CommError | None:
-        """Return why the engine ended, if it ended by an error."""
-        return self._error
+        """Return why the engine ended, or ends, if by an error: no later than handles tell."""
+        reason = None if self._parts is None else self._parts.queue.reason()
+        return self._error or (None if isinstance(reason, ShutdownError) else reason)
 
     def shimmed(self) -> bool:
         """Does commrun's shim stand between this process and mpirun?"""
