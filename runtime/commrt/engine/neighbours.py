@@ -144,7 +144,7 @@ def load_kernels() -> None:
     """Load what `join` needs; that will say what is missing. Any thread."""
     with suppress(ImportError):
         import commrt.transports.shared_memory  # noqa: F401
-        from commrt.kernels.numba_ import wake
+        from commrt.kernels.compiler import wake
 
         wake()
 
@@ -154,7 +154,7 @@ def rehearse() -> None:
 
     Raises OSError where that does not work on this machine.
     """
-    from numba.core.errors import NumbaError
+    from commrt.kernels.compiler import NumbaError
 
     try:
         _rehearse()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from commrt.kernels.compiler import cgutils, intrinsic, types
 
 _WORD = ir.IntType(64)
 _WHOLE = types.int64

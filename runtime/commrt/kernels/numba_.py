@@ -6,16 +6,15 @@ takes a third of a second, the first call for a dtype about one where nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from commrt.kernels import vectors
+from commrt.kernels.compiler import compiled
 from commrt.kernels.numpy_ import Flat, is_float, name_of
 from commrt.kernels.reduction import Reduction
 from commrt.types import ReduceOp
@@ -24,19 +23,6 @@ _CODES = {
     ReduceOp.SUM: vectors.SUM, ReduceOp.AVERAGE: vectors.SUM, ReduceOp.MIN: vectors.MIN,
     ReduceOp.MAX: vectors.MAX, ReduceOp.PRODUCT: vectors.PRODUCT,
 }  # fmt: skip
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock; keep the result on disk if any place is writable."""
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return numba.njit(nogil=True)(function)
-
-
-def wake() -> None:
-    """Have numba load what it loads when it first compiles anything."""
-    numba.njit(lambda: None)()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.kernels import flags, vectors
-from commrt.kernels.numba_ import compiled
+from commrt.kernels.compiler import compiled
 
 STATE, SOURCE, OUT, FILLED, WORKED, STAGE = range(0, 48, 8)
 """Offsets of a slot's words in bytes."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from commrt.kernels.compiler import cgutils, intrinsic, types
 
 STAND_INS = {name: np.dtype([(name, np.uint16)]) for name in ("float16", "bfloat16")}
 """For dtypes, by name, that numba knows no arrays of."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commrt.cli.bench.peers import Array
-from commrt.kernels.numba_ import compiled
+from commrt.kernels.compiler import compiled
 
 
 @compiled
