@@ -54,6 +54,8 @@ SCRIPT = """
     gathered = commrt.grouped_allgather([np.full(r, r), np.array([[r]])])
     assert gathered[0].tolist() == [1, 2, 2, 3, 3, 3]
     assert gathered[1].tolist() == [[0], [1], [2], [3]]
+    many = commrt.grouped_allgather([np.array([r * i]) for i in range(300)])
+    assert [array.tolist() for array in many] == [[i * q for q in range(n)] for i in range(300)]
     with pytest.raises(MismatchError, match="shape"):  # an error in one member is all members'
         commrt.grouped_allreduce([np.ones(3), np.ones(3 + (r == 2))], name="group")
 

@@ -26,8 +26,8 @@ STATE, SOURCE, OUT, FILLED, WORKED, STAGE = range(0, 48, 8)
 ENDLESS = 1 << 60
 """Counted by whoever has nothing to fill, or to work on, any more."""
 
-POSTED, DONE, CANCELLED = 1, 2, 15
-"""Phases. A key's low four bits are free for them."""
+POSTED, DONE, CANCELLED = 1, 2, 3
+"""Phases. A key's two lowest bits are free for them."""
 
 _Words = npt.NDArray[np.int64]
 
