@@ -76,8 +76,9 @@ class Door:
             sent = self._guests[fd][0].send(data) if data else 0
         except OSError:
             sent = -1
-        if sent != len(data):
-            self._drop(fd)  # it does not read: half a line would be worse than none
+        if sent != len(data):  # it does not read: half a line would be worse than none
+            self._hear(fd)  # but it may have spoken before it ended
+            self._drop(fd)
 
     def _hear(self, fd: int) -> None:
         guest, inbox = self._guests[fd]
@@ -104,4 +105,5 @@ class Door:
             self.consequence = str(message.get("error") or "another rank's failure")
 
     def _drop(self, fd: int) -> None:
-        self._guests.pop(fd)[0].close()
+        if fd in self._guests:
+            self._guests.pop(fd)[0].close()

@@ -44,12 +44,19 @@ def test_guests_hear_of_every_end_the_earlier_ones_too(door):
     second.close()
 
 
-def test_a_consequence_is_noted_though_its_guest_is_gone(door):
+@pytest.mark.parametrize("before", ["nobody", "others ended", "others end once it is in"])
+def test_a_consequence_is_noted_though_its_guest_is_gone(door, before):
+    if before == "others ended":
+        door.announce(EARLY)
     guest = socket.socket(socket.AF_UNIX)
     guest.connect(door.path)
+    if before == "others end once it is in":
+        door.drain()
     guest.sendall(b'garbage\n[1]\n{"event":"conse')
     guest.sendall(b'quence","error":"PeerLostError: rank 1"}\n')
     guest.close()
+    if before == "others end once it is in":
+        door.announce(EARLY)
     door.drain()
     assert door.consequence == "PeerLostError: rank 1"
     door.drain()
