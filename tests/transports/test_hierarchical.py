@@ -35,29 +35,29 @@ def homes(draw: st.DrawFn) -> list[list[int]]:
 
 
 def party(
-    stack: ExitStack, hosts: list[list[int]], switch: MemorySwitch, start: int = 0
+    stack: ExitStack, hosts: list[list[int]], switch: MemorySwitch, start: int, piece: int
 ) -> OneProcess:
     parts = {}
     for ranks in hosts:
         near = stack.enter_context(host(ranks, 64, 1000))
         for rank in ranks:
             far = MessageTransport(switch.wire(rank), 64, 1000)
-            parts[rank] = HierarchicalTransport(near[rank], far, hosts)
+            parts[rank] = HierarchicalTransport(near[rank], far, hosts, piece)
     return OneProcess(dict(sorted(parts.items())), switch, start)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=NAMES)
 @given(
     homes(), st.sampled_from((0, 5)), st.sampled_from((-1, 1 << 20)), st.integers(0, 1 << 14),
-    st.integers(0, 1 << 32),
+    st.sampled_from((100, 1000, 1 << 20)), st.integers(0, 1 << 32),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_it_conforms(
     check: Callable[[Party, int], None], hosts: list[list[int]], hold: int, eager: int,
-    start: int, seed: int,
+    start: int, piece: int, seed: int,
 ) -> None:  # fmt: skip
     with ExitStack() as stack:
-        check(party(stack, hosts, MemorySwitch(seed, hold, eager), start), seed)
+        check(party(stack, hosts, MemorySwitch(seed, hold, eager), start, piece), seed)
 
 
 class Counting(Unwakeable):
@@ -78,8 +78,9 @@ class Counting(Unwakeable):
         self._wire.close(orderly)
 
 
+@pytest.mark.parametrize("piece", [5000, 1 << 20])
 @pytest.mark.parametrize("hosts", [[[0, 1], [2, 3]], [[0, 2], [1, 3, 4]], [[0, 1], [2, 3], [4, 5]]])
-def test_a_host_sends_as_much_as_one_rank_would(hosts: list[list[int]]) -> None:
+def test_a_host_sends_as_much_as_one_rank_would(hosts: list[list[int]], piece: int) -> None:
     n, switch = 12_000, MemorySwitch()
     with ExitStack() as stack:
         wires, parts = {}, {}
@@ -88,7 +89,7 @@ def test_a_host_sends_as_much_as_one_rank_would(hosts: list[list[int]]) -> None:
             for rank in ranks:
                 wires[rank] = Counting(switch.wire(rank))
                 far = MessageTransport(wires[rank], 64, 1000)
-                parts[rank] = HierarchicalTransport(near[rank], far, hosts)
+                parts[rank] = HierarchicalTransport(near[rank], far, hosts, piece)
         everyone = sorted(parts)
         arrays = {rank: np.full(n, rank + 1, np.float32) for rank in everyone}
         works = [

@@ -14,6 +14,15 @@ from commrt.transports.base import Channel, Flat, Members, Transport, Work
 
 _SETS = 64  # whose layouts are kept
 
+PIECE = 4 << 20
+"""Bytes of a piece, at least."""
+
+_PIECES = 8
+"""Pieces at most."""
+
+_DEPTH = 2
+"""Pieces under way at once: one is joined and gathered in the host while the other travels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -66,20 +75,73 @@ class Stages:
         return () if self._at == len(self._works) else self._works[self._at].waiting_for()
 
 
+class Pieces:
+    """Works of which a few are under way at once, as one; see `Work`. All members have the same."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._at = 0
+        self._cancelled = False
+
+    def progress(self) -> bool:
+        """Move on; see `Work`."""
+        if self._cancelled:
+            clean = [work.progress() for work in self._works]  # each of them
+            return all(clean)
+        for work in self._works[self._at : self._at + _DEPTH]:
+            if work.progress() and work is self._works[self._at]:
+                self._at += 1
+        return self._at == len(self._works)
+
+    def steps(self) -> int:
+        """See `Work`."""
+        return self._at + sum(work.steps() for work in self._works)
+
+    def cancel(self) -> None:
+        """Take back all of them: others may be in any."""
+        self._cancelled = True
+        for work in self._works:
+            work.cancel()
+
+    def waiting_for(self) -> tuple[int, ...]:
+        """World ranks whose data is missing now."""
+        return () if self._at == len(self._works) else self._works[self._at].waiting_for()
+
+
+@dataclass(frozen=True, slots=True)
+class _Channels:
+    """The channels of a piece of an operation of a set that is on several hosts."""
+
+    channel: Channel
+    piece: int = 0
+
+    def far(self) -> Channel:
+        """Return the one across hosts."""
+        return replace(self.channel, stage=_PIECES * self.channel.stage + self.piece)
+
+    def near(self, last: bool = False) -> Channel:
+        """Return the first or last one inside the host."""
+        return replace(self.channel, stage=2 * self.far().stage + last)
+
+
 class HierarchicalTransport:
     """See `Transport`. `hosts`: the world ranks of each host, as `near` and `far` number them.
 
     An allreduce joins each lane's share in the host, all lanes' shares across hosts at once, and
-    gathers them in the host: what a host sends is what one rank would. A broadcast goes to one rank
-    of each host first. The rest goes across as if all ranks were far.
+    gathers them in the host: what a host sends is what one rank would. A large one is cut into
+    pieces, so that the hosts' memory and the network are busy at the same time. A broadcast goes to
+    one rank of each host first. The rest goes across as if all ranks were far.
     """
 
     revocable = True
     wide = False
     swift = False
 
-    def __init__(self, near: Transport, far: Transport, hosts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, near: Transport, far: Transport, hosts: Sequence[Sequence[int]], piece: int = PIECE
+    ) -> None:
         self._near = near
+        self._piece = piece
         self._far = far
         self._host_of = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
         self._layout = lru_cache(_SETS)(self._lay_out)
@@ -112,17 +174,28 @@ class HierarchicalTransport:
     ) -> Work:
         """Join shares in the host, across hosts, and gather them."""
         layout = self._layout(members)
-        first, last = _twice(channel)
         if len(layout.hosts) == 1:
-            return self._near.allreduce(members, first, source, out, reduction)
+            return self._near.allreduce(members, channel, source, out, reduction)
+        count = max(1, min(_PIECES, source.nbytes // self._piece))
+        works = [
+            self._join(layout, _Channels(channel, i), source[lo:hi], out[lo:hi], reduction)
+            for i, (lo, hi) in enumerate(chunk_bounds(source.size, count))
+        ]
+        return Pieces(works) if count > 1 else works[0]
+
+    def _join(
+        self, layout: Layout, channels: _Channels, source: Flat, out: Flat, reduction: Reduction
+    ) -> Work:
         near, join = layout.near, Reduction(reduction.op)
         counts = [hi - lo for lo, hi in chunk_bounds(source.size, layout.lanes)]
         counts += [0] * (len(near.ranks) - layout.lanes)
         share = np.empty(counts[near.index], source.dtype)
-        works: list[Work] = [self._near.reduce_scatter(near, first, source, share, counts, join)]
+        works: list[Work] = [
+            self._near.reduce_scatter(near, channels.near(), source, share, counts, join)
+        ]
         if layout.lane is not None:
-            works.append(self._far.allreduce(layout.lane, channel, share, share, reduction))
-        works.append(self._near.allgather(near, last, share, out, counts))
+            works.append(self._far.allreduce(layout.lane, channels.far(), share, share, reduction))
+        works.append(self._near.allgather(near, channels.near(last=True), share, out, counts))
         return Stages(works)
 
     def reduce_scatter(
@@ -163,16 +236,16 @@ class HierarchicalTransport:
     ) -> Work:
         """Reach one rank of each host, then the others of the host."""
         layout = self._layout(members)
-        near, first = layout.near, _twice(channel)[0]
         if len(layout.hosts) == 1:
-            return self._near.broadcast(members, first, source, out, root)
+            return self._near.broadcast(members, channel, source, out, root)
+        near, channels = layout.near, _Channels(channel)
         heads = layout.heads(members.ranks[root])
         head = heads[layout.home]
         works: list[Work] = []
         if members.ranks[members.index] == head:
             lane, start = Members(heads, layout.home), heads.index(members.ranks[root])
-            works.append(self._far.broadcast(lane, channel, source, out, start))
-        works.append(self._near.broadcast(near, first, out, out, near.ranks.index(head)))
+            works.append(self._far.broadcast(lane, channels.far(), source, out, start))
+        works.append(self._near.broadcast(near, channels.near(), out, out, near.ranks.index(head)))
         return Stages(works)
 
     def close(self, orderly: bool) -> None:
@@ -182,8 +255,8 @@ class HierarchicalTransport:
 
     def _flat(self, members: Members, channel: Channel) -> tuple[Transport, Channel]:
         if len(self._layout(members).hosts) == 1:
-            return self._near, _twice(channel)[0]
-        return self._far, channel
+            return self._near, channel
+        return self._far, _Channels(channel).far()
 
     def _lay_out(self, members: Members) -> Layout:
         by_host: dict[int, list[int]] = {}
@@ -196,9 +269,3 @@ class HierarchicalTransport:
         lanes = min(len(ranks) for ranks in hosts)
         lane = Members(tuple(ranks[place] for ranks in hosts), home) if place < lanes else None
         return Layout(hosts, home, Members(hosts[home], place), lanes, lane)
-
-
-def _twice(channel: Channel) -> tuple[Channel, Channel]:
-    """Return two channels for one: what is near always has one of these."""
-    stage = 2 * channel.stage
-    return replace(channel, stage=stage), replace(channel, stage=stage + 1)
