@@ -1,30 +1,28 @@
 """numba, which compiles the kernels; imported here alone.
 
-Where colorama is there, numba starts it at its first compilation, and colorama then writes a reset
-of colours to standard output when the process ends: in each rank's output, into whatever reads it.
-So numba is imported with its colours off.
+Where colorama can be imported, numba starts it, for the colours of its messages, and colorama then
+writes a reset of colours to standard output when the process ends: in each rank's output, into
+whatever reads it. So numba is imported as if there were none. Its environment variable would do the
+same, but changing the environment while MPI starts in another thread can crash that.
 """
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
-_COLOURS_OFF = "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"
-
-_before = os.environ.get(_COLOURS_OFF)
-os.environ[_COLOURS_OFF] = "1"
+_started = "colorama" in sys.modules
+if not _started:
+    sys.modules["colorama"] = None  # type: ignore[assignment]
 try:
     import numba
     from numba.core import cgutils, types
     from numba.core.errors import NumbaError
     from numba.extending import intrinsic
 finally:
-    if _before is None:
-        del os.environ[_COLOURS_OFF]
-    else:
-        os.environ[_COLOURS_OFF] = _before
+    if not _started:
+        sys.modules.pop("colorama")
 
 __all__ = ["NumbaError", "cgutils", "compiled", "intrinsic", "types", "wake"]
 
