@@ -31,13 +31,29 @@ def test_every_setting_is_read_from_its_variable() -> None:
             "COMMRT_CHECK_EVERY": "100",
             "COMMRT_TRANSPORT": "none",
             "COMMRT_SHM": "0",
+            "COMMRT_TUNE": "0",
+            "COMMRT_AFFINITY": "3,0",
             "COMMRT_SWITCH_INTERVAL": "0.001",
             "COMMRT_TIMELINE": "t.{rank}.json",
             "COMMRT_LOG": "Info",
         }
     )
     assert config == Config(
-        64 << 20, 1 << 10, 9, 1.5, 0.0, 7.0, 8.0, 100, "none", 0, 0.001, "t.{rank}.json", "info"
+        64 << 20,
+        1 << 10,
+        9,
+        1.5,
+        0.0,
+        7.0,
+        8.0,
+        100,
+        "none",
+        0,
+        0,
+        (3, 0),
+        0.001,
+        "t.{rank}.json",
+        "info",
     )
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from commrt.errors import InitError
@@ -41,6 +42,8 @@ def show(value: Any, unit: str) -> str:
         for power, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value and value % power == 0:
                 return f"{value // power} {name}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return f"{text} {unit}".strip()
 
@@ -88,6 +91,10 @@ def _transport(text: str) -> str:
     if word not in ("auto", "shm", "tcp", "mpi", "none"):
         raise ValueError(f"{text!r} is not auto, shm, tcp, mpi or none")
     return word
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    return tuple(_count(word) for word in text.split(",")) if text.strip() else ()
 
 
 def _flag(text: str) -> int:
@@ -148,6 +155,20 @@ class Config:
         "what all the rest costs",
     )
     shm: int = _setting(1, _flag, "", "0: `auto` does not choose shared memory")
+    tune: int = _setting(
+        1,
+        _flag,
+        "",
+        "1: `init()` measures the links between hosts, for a quarter of a second, unless a job of "
+        "the last week did; 0: it does not",
+    )
+    affinity: tuple[int, ...] = _setting(
+        (),
+        _cores,
+        "",
+        "cores that the background threads stay on, such as `0,8`: one for each rank of a host, in "
+        "order; not set: the system moves them out of the way of other threads",
+    )
     switch_interval: float = _setting(
         0.0,
         _seconds,
@@ -248,6 +269,12 @@ def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables named `COMMRT_*` as they are."""
     env = os.environ if environ is None else environ
     return {name: text for name, text in env.items() if name.startswith("COMMRT_")}
+
+
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where this user's programs keep what they can make again: ours are in `commrt`."""
+    env = os.environ if environ is None else environ
+    return Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache")) / "commrt"
 
 
 def _read(setting: dataclasses.Field[Any], variable: str, text: str) -> Any:

@@ -75,6 +75,7 @@ def _level(text: str) -> dict[str, str]:
 _COUNTERPARTS: dict[str, Read] = {
     "HOROVOD_FUSION_THRESHOLD": _as("bucket"),
     "HOROVOD_CACHE_CAPACITY": _capacity,
+    "HOROVOD_THREAD_AFFINITY": _as("affinity"),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": _as("stall_warn"),
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _as("stall_fail"),
     "HOROVOD_STALL_CHECK_DISABLE": _unwatched,  # after the two that it overrules

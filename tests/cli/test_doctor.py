@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from commrt.cli.doctor.facts import EXTRA, NEEDED, UNLIMITED, Facts, Limits
 from commrt.cli.doctor.mpi import Library, Mpirun
 from commrt.cli.doctor.report import lines
 from commrt.config import Config, LauncherEnv, read_settings, variable_of
-from harness import environment
+from harness import environment, run_command
 
 GOOD = Facts(
     packages=dict.fromkeys((*NEEDED, *EXTRA), "1.0"),
@@ -151,3 +152,34 @@ def test_what_is_broken_comes_first() -> None:
 def test_a_rank_says_who_started_it() -> None:
     facts = dataclasses.replace(GOOD, launcher=LAUNCHED)
     assert any("Open MPI: rank 1 of 2, under commrun" in line for line in lines(facts, []))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("settings", "moved_by"),
+    [
+        ({}, "shared memory"),
+        ({"COMMRT_SHM": "0"}, r"MPI, recursive doubling .*; COMMRT_SHM=0"),
+        (
+            {"COMMRT_TRANSPORT": "tcp"},
+            r"TCP, .* \(not measured: .* one host\); .*=tcp",
+        ),
+    ],
+)
+def test_links_are_shown_by_one_rank(settings: dict[str, str], moved_by: str) -> None:
+    result = run_command([sys.executable, "-m", "commrt", "doctor", "--links"], 2, env=settings)
+    assert result.status == 0, result.output
+    assert list(result.stdout_of) == [0]
+    rows = dict(line.strip().split(maxsplit=1) for line in result.stdout_of[0].splitlines()[:2])
+    assert re.fullmatch(r"2 on \S+ \(2\)", rows["ranks"])
+    assert re.fullmatch(f"moved by {moved_by}", rows["data"])
+    assert len(re.findall(r"reduced in \d+\.\d+ ms: bus bandwidth", result.stdout_of[0])) == 4
+
+
+@pytest.mark.ranks
+def test_links_say_why_there_can_be_no_job() -> None:
+    result = run_command(
+        [sys.executable, "-m", "commrt", "doctor", "--links"], 2, env={"COMMRT_BUCKETS": "1"}
+    )
+    assert result.status == 1
+    assert "commrt doctor: unknown setting COMMRT_BUCKETS='1'" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -255,3 +256,36 @@ def test_reductions_may_be_kept_from_moving_anything() -> None:
     """
     found = outputs(script, env={"COMMRT_TRANSPORT": "none"})
     assert found == ["[0.5, 1.0] [1.0] [0, 1]\n", "[1.0, 2.0] [2.0] [0, 1]\n"]
+
+
+AFFINITY = """
+    import os, threading
+    import numpy as np
+    import commrt
+    before = os.sched_getaffinity(0)
+    commrt.init()
+    commrt.allreduce(np.ones(100_000))
+    [engine] = [t for t in threading.enumerate() if t.name == "commrt"]
+    print(*os.sched_getaffinity(engine.native_id), os.sched_getaffinity(0) == before)
+"""
+
+
+def test_the_background_thread_stays_on_the_core_of_its_rank() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    wanted = [cores[-1], cores[0], cores[0]]
+    result = run_ranks(AFFINITY, 2, env={"COMMRT_AFFINITY": ",".join(map(str, wanted))})
+    assert result.stdout_of == {0: f"{wanted[0]} True\n", 1: f"{wanted[1]} True\n"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        ("0", r"COMMRT_AFFINITY names 1 core, but \S+ has 2 ranks: name one for each"),
+        ("99999,99999", r"background thread of rank \d can't run on core 99999; this process may"),
+        ("x,1", "COMMRT_AFFINITY: 'x' is not a whole number"),
+    ],
+)
+def test_cores_that_can_not_be_had_are_an_error(cores: str, said: str) -> None:
+    result = run_ranks(AFFINITY, 2, env={"COMMRT_AFFINITY": cores})
+    assert result.status != 0
+    assert re.search(said, result.output), result.output

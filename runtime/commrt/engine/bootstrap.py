@@ -23,18 +23,17 @@ from commrt.control.zmq_ import ZmqLink
 from commrt.core.coordinator import Coordinator
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
-from commrt.engine.carriers import Job, choose, may_share
+from commrt.engine.carriers import ALONE, Carrier, Job, choose, may_share
 from commrt.engine.departure import Departure
 from commrt.engine.executor import Executor, Sets
 from commrt.engine.heart import Heart
 from commrt.engine.mpi_start import MpiState
-from commrt.engine.neighbours import load_kernels
+from commrt.engine.neighbours import load_compiler, load_kernels
 from commrt.engine.parts import Parts
 from commrt.engine.queue import TensorQueue
 from commrt.errors import ArgumentError, InitError
 from commrt.observe.trace import Trace
-from commrt.transports.base import Members, Transport
-from commrt.transports.local import LocalTransport
+from commrt.transports.base import Members
 from commrt.types import WORLD, ProcessSetSpec, Topology
 from commrt.version import __version__
 
@@ -62,7 +61,7 @@ class Place:
     topology: Topology
     generation: int
     link: ControlLink
-    transport: Transport
+    carrier: Carrier
     launcher: LauncherLine
 
 
@@ -71,8 +70,9 @@ def find_place(order: Order) -> Place:
     if not order.env.family and order.comm is None:
         launcher = LauncherLine("")
         alone = topology(0, [_card(order, 0, b"")])
-        return Place(alone, order.generation, MemoryHub(1).link(0), LocalTransport(), launcher)
+        return Place(alone, order.generation, MemoryHub(1).link(0), ALONE, launcher)
     if may_share(order.config):
+        load_compiler()
         Thread(target=load_kernels, name="commrt-load", daemon=True).start()
     order.mpi.start()
     order.mpi.check_size(order.env)
@@ -93,17 +93,19 @@ def _meet(order: Order) -> Place:
     compare(cards)
     here = topology(rank, cards)
     # Before there are connections: an engine that is busy with this would not greet who connects.
-    transport = choose(Job(order.config, comm, here, cards, rendezvous, order.check))
+    carrier = choose(Job(order.config, comm, here, cards, rendezvous, order.check))
+    if rank == 0:
+        log.info("data is moved by %s", carrier.text)
     launcher = LauncherLine(order.env.shim)
     link = ZmqLink(rank, launcher)
     try:
         _connect(link, rendezvous, cards, rank, secret)
     except BaseException:
         link.close()
-        transport.close(orderly=False)
+        carrier.transport.close(orderly=False)
         raise
     generation = max(card.generation for card in cards)
-    return Place(here, generation, link, transport, launcher)
+    return Place(here, generation, link, carrier, launcher)
 
 
 def _connect(
@@ -151,7 +153,9 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
         coordinator = Coordinator(here.size, sets, config.bucket, stalls, config.cache_capacity)
-    executor = Executor(place.transport, Sets(here.rank, members), place.generation, order.clock)
+    executor = Executor(
+        place.carrier.transport, Sets(here.rank, members), place.generation, order.clock
+    )
     heart = Heart()
     heart.describe = executor.current
     return Parts(
@@ -167,6 +171,7 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
         trace=Trace(),
         departure=Departure(here.rank, config.shutdown_timeout, started),
         clock=order.clock,
+        moved_by=place.carrier.text,
     )
 
 

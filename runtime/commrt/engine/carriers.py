@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commrt.config import Config
+import msgspec
+
+from commrt.clock import monotonic
+from commrt.config import Config, cache_directory
 from commrt.control.base import Rendezvous
 from commrt.control.peers import Card, ranks_by_host
+from commrt.core.tuning import Choice
 from commrt.engine.distant import connect
 from commrt.engine.neighbours import Neighbours, share_memory
-from commrt.errors import InitError
-from commrt.transports.base import Transport
+from commrt.engine.tuning import Kept, Trials
+from commrt.errors import InitError, PeerLostError
+from commrt.transports.base import Members, Transport, Wire
 from commrt.transports.hierarchical import HierarchicalTransport
 from commrt.transports.idle import IdleTransport
 from commrt.transports.local import LocalTransport
 from commrt.transports.message import MessageTransport
 from commrt.transports.mpi import MpiWire
 from commrt.types import Topology
+from commrt.version import __version__
 
 log = logging.getLogger("commrt.engine")
 
@@ -37,24 +43,49 @@ class Job:
     check: Callable[[], None]
 
 
-def choose(job: Job) -> Transport:
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What moves data, and what that is, for people."""
+
+    transport: Transport
+    text: str
+
+
+def choose(job: Job) -> Carrier:
     """Return what moves data between the ranks of a job. Blocks; raises InitError."""
     wish, here = job.config.transport, job.here
     if here.size == 1:
-        return LocalTransport()
+        return ALONE
     if wish == "none":
         log.warning("COMMRT_TRANSPORT=none: reductions move nothing; their results are wrong")
-        return IdleTransport(MpiWire(job.comm))
-    if wish == "mpi":
-        return MessageTransport(MpiWire(job.comm))
+        return Carrier(IdleTransport(MpiWire(job.comm)), "nothing: COMMRT_TRANSPORT=none")
     hosts = ranks_by_host(job.cards)
     if wish == "shm" and len(hosts) > 1:
         raise InitError("COMMRT_TRANSPORT=shm: the ranks are on several hosts")
     near = _near(job, hosts) if may_share(job.config) else None
-    if len(hosts) == 1 and wish != "tcp":
-        return near or MessageTransport(MpiWire(job.comm))
-    far = _far(job)
-    return far if near is None else HierarchicalTransport(near, far, hosts)
+    if near is not None and len(hosts) == 1:
+        return Carrier(near, "shared memory")
+    try:
+        far = _far(job, hosts, lanes=near is not None)
+    except BaseException:
+        if near is not None:
+            near.close(orderly=False)
+        raise
+    if near is None:
+        return Carrier(far.transport, f"{far.text}{_why_not_shared(job, hosts)}")
+    both = HierarchicalTransport(near, far.transport, hosts)
+    return Carrier(both, f"shared memory inside {len(hosts)} hosts; between them {far.text}")
+
+
+ALONE = Carrier(LocalTransport(), "nothing: there is one rank")
+
+
+def _why_not_shared(job: Job, hosts: Sequence[tuple[int, ...]]) -> str:
+    if len(hosts) == job.here.size:
+        return ""
+    if job.config.transport != "auto":
+        return f"; COMMRT_TRANSPORT={job.config.transport}"
+    return "; memory can't be shared" if job.config.shm else "; COMMRT_SHM=0"
 
 
 def may_share(config: Config) -> bool:
@@ -91,13 +122,102 @@ def _near(job: Job, hosts: Sequence[tuple[int, ...]]) -> Transport | None:
     return None
 
 
-def _far(job: Job) -> Transport:
-    """Return what serves between hosts."""
-    wire = connect(job.here.rank, job.cards, job.rendezvous)
-    if not isinstance(wire, str):
-        return MessageTransport(wire)
-    if job.config.transport == "tcp":
-        raise InitError(f"COMMRT_TRANSPORT=tcp, but ranks can't be reached: {wire}")
+def _far(job: Job, hosts: Sequence[tuple[int, ...]], lanes: bool) -> Carrier:
+    """Return what serves between hosts. `lanes`: one rank of each host at a time."""
+    wires = _wires(job, len(hosts))
+    try:
+        choice, origin = _tuned(job, hosts, lanes, wires)
+    except BaseException:
+        for wire in wires.values():
+            wire.close(orderly=False)
+        raise
+    for name, wire in wires.items():
+        if name not in (choice.wire, "mpi"):  # the communicator is not a wire's alone
+            wire.close(orderly=True)
+    transport = MessageTransport(wires[choice.wire], choice.small, choice.segment)
+    return Carrier(transport, describe(choice, origin))
+
+
+def _wires(job: Job, hosts: int) -> dict[str, Wire]:
+    """Return those that may be used, the one to prefer first."""
+    wish = job.config.transport
+    mpi = MpiWire(job.comm)
+    if wish == "mpi" or (hosts == 1 and wish != "tcp"):
+        return {"mpi": mpi}
+    tcp = connect(job.here.rank, job.cards, job.rendezvous)
+    if not isinstance(tcp, str):
+        return {"tcp": tcp} if wish == "tcp" else {"tcp": tcp, "mpi": mpi}
+    if wish == "tcp":
+        raise InitError(f"COMMRT_TRANSPORT=tcp, but ranks can't be reached: {tcp}")
     if job.here.rank == 0:
-        log.warning("TCP can't reach all ranks, so MPI moves data: %s", wire)
-    return MessageTransport(MpiWire(job.comm))
+        log.warning("TCP can't reach all ranks, so MPI moves data: %s", tcp)
+    return {"mpi": mpi}
+
+
+def _tuned(
+    job: Job, hosts: Sequence[tuple[int, ...]], lanes: bool, wires: Mapping[str, Wire]
+) -> tuple[Choice, str]:
+    """Return how to use which wire, and how that is known."""
+    if len(hosts) == 1:
+        return Choice(next(iter(wires))), "not measured: the ranks are on one host"
+    if not job.config.tune:
+        return Choice(next(iter(wires))), "not measured: COMMRT_TUNE=0"
+    rank = job.here.rank
+    kept = Kept(cache_directory(), _facts(job, hosts, wires))
+    choice = kept.load(wires) if rank == 0 else None
+    if (known := _agree(job, choice)) is not None:
+        return known, "measured by an earlier job"
+    members = tuple(ranks[0] for ranks in hosts) if lanes else tuple(range(job.here.size))
+    if rank in members:
+        choice = _measure(job, wires, Members(members, members.index(rank)))
+    if rank == 0 and choice is not None:
+        kept.save(choice)
+    agreed = _agree(job, choice)
+    assert agreed is not None
+    return agreed, "measured now"
+
+
+def _facts(job: Job, hosts: Sequence[tuple[int, ...]], wires: Mapping[str, Wire]) -> list[str]:
+    """Return what jobs have in common that one choice serves."""
+    places = [(job.cards[ranks[0]].host, job.cards[ranks[0]].addresses, ranks) for ranks in hosts]
+    return [__version__, *wires, *map(repr, places)]
+
+
+def _agree(job: Job, choice: Choice | None) -> Choice | None:
+    """Return rank 0's choice."""
+    blob = b"" if choice is None else msgspec.msgpack.encode(choice)
+    blob = job.rendezvous.exchange(blob)[0]
+    return msgspec.msgpack.decode(blob, type=Choice) if blob else None
+
+
+def _measure(job: Job, wires: Mapping[str, Wire], members: Members) -> Choice | None:
+    """Make the trials; return what the first member has chosen there."""
+    deadline = monotonic() + job.config.init_timeout
+
+    def check() -> None:
+        job.check()
+        if monotonic() > deadline:
+            raise InitError(
+                "measuring the links between hosts did not end in "
+                f"{job.config.init_timeout:.0f} s (COMMRT_INIT_TIMEOUT)"
+            )
+
+    trials = Trials(wires, members, check)
+    try:
+        if members.index == 0:
+            return trials.lead()
+        trials.follow()
+    except PeerLostError as exc:
+        raise InitError(f"while the links between hosts were measured: {exc}") from exc
+    return None
+
+
+def describe(choice: Choice, origin: str) -> str:
+    """Say how data moves."""
+    rates = dict(choice.rates)
+    seen = [f"{name.upper()} {rate / 1e6:.0f} MB/s" for name, rate in rates.items()]
+    return (
+        f"{choice.wire.upper()}, recursive doubling up to {choice.small >> 10} KiB, else a ring in "
+        f"segments of {choice.segment >> 10} KiB ({origin}"
+        + (f"; a ring of 1 MiB: {', '.join(seen)})" if seen else ")")
+    )

@@ -140,8 +140,19 @@ class Host:
         return memory, bells
 
 
+def load_compiler() -> None:
+    """Load numba, and what of scipy it loads later. Not while MPI starts in another thread.
+
+    MPI changes the environment, and these libraries read it: together they may crash.
+    """
+    with suppress(ImportError):
+        import commrt.kernels.compiler  # noqa: F401
+    with suppress(ImportError):
+        import scipy.linalg.cython_blas  # noqa: F401
+
+
 def load_kernels() -> None:
-    """Load what `join` needs; that will say what is missing. Any thread."""
+    """Load what `join` needs; that will say what is missing. Any thread, after `load_compiler`."""
     with suppress(ImportError):
         import commrt.transports.shared_memory  # noqa: F401
         from commrt.kernels.compiler import wake

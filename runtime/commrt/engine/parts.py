@@ -19,7 +19,10 @@ from commrt.types import Topology
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One rank's engine, wired. `coordinator` is None on all ranks but 0."""
+    """One rank's engine, wired. `coordinator` is None on all ranks but 0.
+
+    `moved_by`: what moves data and why, for people.
+    """
 
     topology: Topology
     generation: int
@@ -33,3 +36,4 @@ class Parts:
     trace: Trace
     departure: Departure
     clock: Clock
+    moved_by: str

@@ -19,6 +19,7 @@ from commrt.engine.cycle import Cycle, engine_main
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
+from commrt.engine.pinning import pin
 from commrt.engine.submission import Submission
 from commrt.engine.transfers import TransferWatch
 from commrt.errors import CommError, EngineError, InitError, PeerLostError, ShutdownError
@@ -196,7 +197,13 @@ class Runtime:
             place.link.close(0.0)
             raise self._error
         here = place.topology
-        place.link.watch(*place.transport.descriptors())
+        try:
+            pin(config.affinity, here)
+        except InitError:
+            place.carrier.transport.close(orderly=False)
+            place.link.close(0.0)
+            raise
+        place.link.watch(*place.carrier.transport.descriptors())
         parts = self._parts = assemble(self._order, place, self._ready.set)
         transfers = TransferWatch(config.stall_warn, config.stall_fail, here.hosts)
         cycle = Cycle(parts, Pace(spin_allowed(here)), transfers)

@@ -11,7 +11,9 @@ from commrt.clock import Clock, monotonic
 from commrt.config import Config, LauncherEnv
 from commrt.control.launcher import LauncherLine
 from commrt.control.memory import MemoryHub
+from commrt.core.tuning import SEGMENT, SMALL
 from commrt.engine.bootstrap import Order, Place
+from commrt.engine.carriers import Carrier
 from commrt.engine.mpi_start import MpiState
 from commrt.engine.runtime import Runtime
 from commrt.errors import CommError, EngineError, ShutdownError
@@ -19,7 +21,7 @@ from commrt.process_sets import ProcessSet, WorldSet
 from commrt.session import Session
 from commrt.testing.clock import FakeClock
 from commrt.testing.wire import MemorySwitch
-from commrt.transports.message import SEGMENT, SMALL, MessageTransport
+from commrt.transports.message import MessageTransport
 from commrt.types import Topology
 
 T = TypeVar("T")
@@ -135,8 +137,9 @@ class LocalWorld:
         def place(order: Order) -> Place:
             hosts = ("memory",) * size
             here = Topology(rank, size, rank, size, 0, 1, hosts)
-            transport = MessageTransport(self.switch.wire(rank), small, segment)
-            return Place(here, order.generation, self._hub.link(rank), transport, LauncherLine(""))
+            carrier = Carrier(MessageTransport(self.switch.wire(rank), small, segment), "memory")
+            link = self._hub.link(rank)
+            return Place(here, order.generation, link, carrier, LauncherLine(""))
 
         return place
 

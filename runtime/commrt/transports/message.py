@@ -7,17 +7,12 @@ from functools import lru_cache
 
 from commrt.core import algorithms
 from commrt.core.algorithms import Program
+from commrt.core.tuning import SEGMENT, SMALL
 from commrt.kernels.reduction import Reduction
 from commrt.transports.arrays import Scratch
 from commrt.transports.base import WINDOW, Channel, Flat, Members, OwnMemory, Wire, Work
 from commrt.transports.program import ProgramWork, Route
 from commrt.types import ReduceOp
-
-SMALL = 64 << 10
-"""Bytes up to which recursive doubling is faster than the ring."""
-
-SEGMENT = 1 << 20
-"""Bytes of a ring's segment: large enough for few messages, small enough for the cache."""
 
 _PROGRAMS = 64
 """Programs kept: a training step asks for the same ones again and again."""
@@ -27,7 +22,11 @@ _TAGS = WINDOW * _STAGES  # MPI promises 32767, and there are two for each
 
 
 class MessageTransport(OwnMemory):
-    """See `Transport`. A set costs no communicator: its members use world ranks and tags."""
+    """See `Transport`. A set costs no communicator: its members use world ranks and tags.
+
+    Allreduces of up to `small` bytes go by recursive doubling, others by rings whose segments have
+    `segment` bytes.
+    """
 
     revocable = True
 

@@ -8,7 +8,8 @@ from commrt.cli.bench import Kinds
 
 _ABOUT = """\
 Show versions, machine, MPI, network and settings as a rank started here would find them, and what
-is wrong with them. MPI is not started. The exit status is 1 if no job could run like this."""
+is wrong with them. MPI is not started, but with --links. The exit status is 1 if no job could run
+like this."""
 
 
 def add_parser(commands: Kinds) -> None:
@@ -19,10 +20,20 @@ def add_parser(commands: Kinds) -> None:
         description=_ABOUT,
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--links",
+        action="store_true",
+        help="under commrun: instead start all ranks, and show what moves data between them, why, "
+        "and how fast",
+    )
     parser.set_defaults(start=_start)
 
 
-def _start(_: dict[str, Any]) -> int:
+def _start(values: dict[str, Any]) -> int:
+    if values["links"]:
+        from commrt.cli.doctor import links
+
+        return links.run()
     from commrt.cli.doctor.report import run  # here, so that --help is quick
 
     return run()

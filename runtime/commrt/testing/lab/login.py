@@ -35,7 +35,8 @@ def login(space: str, host: str, files: Path) -> list[str]:
         *(tool("ip"), "netns", "exec", space, "unshare", "--uts"),
         *("sh", "-c", 'hostname "$0" && exec "$@"', host),
         *("env", "-i", f"HOME={user.pw_dir}", f"USER={user.pw_name}", "SHELL=/bin/sh"),
-        *(f"PATH={PATH}", f"TMPDIR={files}", "LANG=C.UTF-8", f"GLOO_SOCKET_IFNAME={INTERFACE}"),
+        *(f"PATH={PATH}", f"TMPDIR={files}", f"XDG_CACHE_HOME={files}", "LANG=C.UTF-8"),
+        f"GLOO_SOCKET_IFNAME={INTERFACE}",
     ]
 
 

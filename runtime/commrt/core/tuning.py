@@ -1,0 +1,136 @@
+"""Which trials tell how data should move between hosts, and what follows from them. Pure.
+
+A trial is an allreduce of a given size in a given way. Small ones come first: what they took tells
+what larger ones would, and one that would exceed the time allowed is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+SMALL = 64 << 10
+"""Bytes up to which recursive doubling is faster than the ring, unless measured."""
+
+SEGMENT = 1 << 20
+"""Bytes of a ring's segment, unless measured: few messages, yet they stay in the cache."""
+
+TIMES = 4
+"""Allreduces of one trial, at most."""
+
+_FIRST = 16 << 10
+_LARGEST_SMALL = 1 << 20
+_RATES = (64 << 10, 256 << 10, 1 << 20)  # bytes of which a ring shows what a wire can carry
+_LONG = 4 << 20  # bytes of which a ring shows what segments are good for
+_SEGMENTS = (256 << 10, 4 << 20)
+_CLEARLY = 0.9
+"""What is not the first choice must take less than this share of its time: trials are noisy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An allreduce to be timed. `ring`: else recursive doubling."""
+
+    wire: str
+    ring: bool
+    nbytes: int
+    segment: int = SEGMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one allreduce of a trial took at best, and the whole trial. Seconds."""
+
+    best: float
+    all: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How data moves. `rates`: bytes/s through each wire's ring, as far as measured."""
+
+    wire: str
+    small: int = SMALL
+    segment: int = SEGMENT
+    rates: tuple[tuple[str, float], ...] = ()
+
+
+Trials = Generator[Trial, Timed, Choice]
+
+
+def choose(wires: Sequence[str], allowed: float) -> Trials:
+    """Yield trials, be sent their times, and return what is best. `wires`: the first choice first.
+
+    `allowed`: seconds for all trials.
+    """
+    budget = _Budget(allowed)
+    choice = Choice(wires[0])
+    for wire in wires:
+        yield from budget.run(Trial(wire, False, _FIRST))
+    for nbytes in _RATES:
+        times = {}
+        for wire in wires:
+            seconds = yield from budget.run(Trial(wire, True, nbytes))
+            if seconds is not None:
+                times[wire] = seconds
+        if len(times) < len(wires):
+            break
+        rates = tuple((wire, nbytes / seconds) for wire, seconds in times.items())
+        choice = replace(choice, wire=_best(wires, times), rates=rates)
+    small = yield from _small(choice.wire, budget)
+    segment = yield from _segment(choice.wire, budget)
+    return replace(choice, small=small, segment=segment)
+
+
+def _best(options: Sequence[str], times: dict[str, float]) -> str:
+    best = options[0]
+    for option in options[1:]:
+        if times[option] < _CLEARLY * times[best]:
+            best = option
+    return best
+
+
+def _small(wire: str, budget: _Budget) -> Generator[Trial, Timed, int]:
+    """Return the size up to which doubling is not clearly slower than the ring."""
+    nbytes = _FIRST
+    while nbytes <= _LARGEST_SMALL:
+        doubling = yield from budget.run(Trial(wire, False, nbytes))
+        ring = yield from budget.run(Trial(wire, True, nbytes))
+        if doubling is None or ring is None:
+            return SMALL
+        if ring < _CLEARLY * doubling:
+            return nbytes // 2
+        nbytes *= 2
+    return _LARGEST_SMALL
+
+
+def _segment(wire: str, budget: _Budget) -> Generator[Trial, Timed, int]:
+    """Return the segments in which a long ring is fastest."""
+    best, fastest = SEGMENT, (yield from budget.run(Trial(wire, True, _LONG)))
+    if fastest is None:
+        return best
+    for segment in _SEGMENTS:
+        seconds = yield from budget.run(Trial(wire, True, _LONG, segment))
+        if seconds is not None and seconds < _CLEARLY * fastest:
+            best, fastest = segment, seconds
+    return best
+
+
+class _Budget:
+    """Runs what is worth its time. A trial whose like is known is not run again."""
+
+    def __init__(self, allowed: float) -> None:
+        self._left = allowed
+        self._known: dict[Trial, float] = {}
+        self._slowest = 0.0  # seconds that a trial takes for a byte, once there are connections
+
+    def run(self, trial: Trial) -> Generator[Trial, Timed, float | None]:
+        """Return the seconds of one allreduce; None if there is no time to find out."""
+        if trial not in self._known:
+            if self._slowest * trial.nbytes > self._left:
+                return None
+            timed = yield trial
+            self._left -= timed.all
+            self._slowest = TIMES * timed.best / trial.nbytes
+            self._known[trial] = timed.best
+        return self._known[trial]

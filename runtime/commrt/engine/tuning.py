@@ -1,0 +1,157 @@
+"""Times ways to move data between hosts, before there is an engine; keeps what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import select
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from commrt.clock import monotonic
+from commrt.core.tuning import TIMES, Choice, Timed, Trial, choose
+from commrt.kernels.reduction import Reduction
+from commrt.transports.base import Channel, Members, Transport, Wire, Work
+from commrt.transports.message import MessageTransport
+from commrt.types import ReduceOp
+
+log = logging.getLogger("commrt.engine")
+
+ALLOWED = 0.25
+"""Seconds for all trials."""
+
+_LOOK = 100.0  # milliseconds after which a waiting rank looks whether the job is over
+_KEEP = 7 * 86400.0  # seconds that a choice is kept for
+
+
+class Trials:
+    """Trials of `wires` that all `members` make at once; the first of them chooses.
+
+    `check` is called while waiting; it may raise.
+    """
+
+    def __init__(
+        self, wires: Mapping[str, Wire], members: Members, check: Callable[[], None]
+    ) -> None:
+        self._wires = wires
+        self._members = members
+        self._check = check
+        self._words = MessageTransport(wires[next(iter(wires))])
+        self._number = 0
+
+    def lead(self, allowed: float = ALLOWED) -> Choice:
+        """Choose, on the first member. Blocks. Raises PeerLostError."""
+        course = choose(list(self._wires), allowed)
+        trial = next(course)
+        while True:
+            try:
+                trial = course.send(self._try(trial, allowed))
+            except StopIteration as end:
+                self._say(None)
+                choice: Choice = end.value
+                return choice
+
+    def follow(self) -> None:
+        """Make the trials that the first member asks for. Blocks. Raises PeerLostError."""
+        while (trial := self._hear()) is not None:
+            self._once(trial)
+
+    def _try(self, trial: Trial, allowed: float) -> Timed:
+        begun, best = monotonic(), float("inf")
+        for _ in range(TIMES):  # connections are made in the first
+            self._say(trial)
+            best = min(best, self._once(trial))
+            if monotonic() - begun > allowed:
+                break
+        return Timed(best, monotonic() - begun)
+
+    def _once(self, trial: Trial) -> float:
+        # Large enough or small enough a limit leaves the transport no choice.
+        small = 0 if trial.ring else trial.nbytes
+        transport = MessageTransport(self._wires[trial.wire], small, trial.segment)
+        array, mean = np.zeros(trial.nbytes // 4, np.float32), Reduction(ReduceOp.SUM)
+        start = monotonic()
+        work = transport.allreduce(self._members, self._channel(), array, array, mean)
+        self._drive(transport, work)
+        return monotonic() - start
+
+    def _say(self, trial: Trial | None) -> None:
+        word = np.zeros(4, np.int64)
+        if trial is not None:
+            place = list(self._wires).index(trial.wire)
+            word[:] = (trial.nbytes, trial.ring, trial.segment, place)
+        self._tell(word)
+
+    def _hear(self) -> Trial | None:
+        word = np.zeros(4, np.int64)
+        self._tell(word)
+        nbytes, ring, segment, place = word.tolist()
+        return Trial(list(self._wires)[place], bool(ring), nbytes, segment) if nbytes else None
+
+    def _tell(self, word: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        work = self._words.broadcast(self._members, self._channel(), word, word, 0)
+        self._drive(self._words, work)
+
+    def _channel(self) -> Channel:
+        self._number += 1
+        return Channel(0, 0, self._number, 0)
+
+    def _drive(self, transport: Transport, work: Work) -> None:
+        """Move a work on to its end."""
+        steps = -1
+        while not work.progress():
+            if work.steps() != steps:
+                steps = work.steps()
+            else:
+                self._wait(transport)
+
+    def _wait(self, transport: Transport) -> None:
+        self._check()
+        descriptors = transport.descriptors()
+        if not descriptors:
+            time.sleep(0)
+            return
+        if not transport.sleep(True):
+            transport.arm()
+            poller = select.poll()
+            for descriptor in descriptors:
+                poller.register(descriptor, select.POLLIN)
+            poller.poll(_LOOK)
+        transport.sleep(False)
+
+
+class Kept:
+    """Choices of earlier jobs, in a directory of the user's. Trouble with it is no trouble."""
+
+    def __init__(self, directory: Path, facts: Sequence[str]) -> None:
+        """`facts`: what the job has in common with those whose choice serves it too."""
+        digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
+        self._path = directory / f"links-{digest[:32]}.json"
+
+    def load(self, wires: Iterable[str]) -> Choice | None:
+        """Return what was chosen lately, if it is one of these wires."""
+        try:
+            if time.time() - self._path.stat().st_mtime > _KEEP:
+                return None
+            choice = msgspec.json.decode(self._path.read_bytes(), type=Choice)
+        except (OSError, ValueError) as exc:
+            log.debug("no choice of an earlier job: %s", exc)
+            return None
+        return choice if choice.wire in wires and choice.segment > 0 else None
+
+    def save(self, choice: Choice) -> None:
+        """Keep a choice, for this user's eyes."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(choice))
+            os.replace(name, self._path)
+        except OSError as exc:
+            log.info("what was measured of the links can't be kept: %s", exc)
