@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commrt.testing.lab.hosts import Lab
+from stress import SCRIPT as SCRIPT_OF_ANY_SIZE
 
 pytestmark = pytest.mark.lab
 
@@ -36,3 +37,16 @@ def test_ranks_of_two_hosts_reduce_in_their_hosts_and_across(tmp_path: Path) -> 
         done = lab.run(0, lab.job(2, [sys.executable, str(script)], {}), timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["HierarchicalTransport 2 2"] * 4
+
+
+@pytest.mark.parametrize(("hosts", "ranks"), [(2, (2, 2)), (3, (1, 2, 1))])
+def test_any_size_dtype_and_operation_is_right(
+    hosts: int, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_OF_ANY_SIZE)
+    with Lab(hosts) as lab:
+        command = [sys.executable, str(script), str(8 << 20)]
+        done = lab.run(0, lab.job(ranks, command, {}), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ok"] * sum(ranks)
