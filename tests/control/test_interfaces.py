@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 
 import pytest
 
-from commrt.control.interfaces import common_address, own_addresses
+from commrt.control.interfaces import _of_ipv6, common_address, own_addresses
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,16 @@ def test_this_host_s_addresses_have_their_prefix() -> None:
     found = own_addresses()
     assert all("/" in text for text in found)
     assert len({ipaddress.ip_interface(text) for text in found}) == len(found)
+
+
+def test_addresses_of_ipv6_are_those_that_other_hosts_can_use(tmp_path: Path) -> None:
+    listed = tmp_path / "if_inet6"
+    listed.write_text(
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
+        "fd000000000000000000000000000003 04 40 00 c0     eth0\n"
+        "fd000000000000000000000000000004 04 40 00 a0     eth0\n"
+    )
+    assert _of_ipv6(str(listed)) == ("::1/128", "fd00::2/64")
+    assert _of_ipv6(str(tmp_path / "none")) == ()

@@ -12,8 +12,21 @@ _SIOCGIFADDR = 0x8915
 _SIOCGIFNETMASK = 0x891B
 
 
+_INET6 = "/proc/net/if_inet6"
+_GLOBAL = 0x00
+_LOOPBACK = 0x10
+_UNUSABLE = 0x68  # tentative, deprecated, or somebody else's
+
+
 def own_addresses() -> tuple[str, ...]:
-    """Return the IPv4 addresses of this host with their prefix, as in `10.0.0.3/24`."""
+    """Return the addresses of this host with their prefix, as in `10.0.0.3/24`.
+
+    Those of IPv4 come first. Addresses of IPv6 that are good on one link only are left out.
+    """
+    return (*_of_ipv4(), *_of_ipv6())
+
+
+def _of_ipv4() -> tuple[str, ...]:
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
@@ -25,6 +38,19 @@ def own_addresses() -> tuple[str, ...]:
                 continue
             found.append(f"{socket.inet_ntoa(address)}/{socket.inet_ntoa(mask)}")
     return tuple(str(ipaddress.ip_interface(a)) for a in found)
+
+
+def _of_ipv6(path: str = _INET6) -> tuple[str, ...]:
+    try:
+        with open(path) as file:
+            rows = [line.split() for line in file]
+    except OSError:  # no IPv6
+        return ()
+    return tuple(
+        f"{ipaddress.IPv6Address(int(address, 16))}/{int(prefix, 16)}"
+        for address, _, prefix, scope, flags, _ in rows
+        if int(scope, 16) in (_GLOBAL, _LOOPBACK) and not int(flags, 16) & _UNUSABLE
+    )
 
 
 def common_address(own: Sequence[str], others: Sequence[Sequence[str]]) -> str | None:

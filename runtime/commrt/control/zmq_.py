@@ -43,6 +43,7 @@ class ZmqLink:
             (zmq.SNDHWM, 0),
             (zmq.RCVHWM, 0),
             (zmq.LINGER, 0),
+            (zmq.IPV6, 1),  # too
             (zmq.RECONNECT_IVL, -1),
             (zmq.TCP_KEEPALIVE, 1),
             (zmq.TCP_KEEPALIVE_IDLE, 10),
@@ -66,7 +67,7 @@ class ZmqLink:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         addresses = [f"ipc://@commrt-{uuid.uuid4().hex}"]
         if address is not None:
-            addresses.append(f"tcp://{address}:0")
+            addresses.append(f"tcp://[{address}]:0" if ":" in address else f"tcp://{address}:0")
         bound = []
         for endpoint in addresses:
             self._socket.bind(endpoint)

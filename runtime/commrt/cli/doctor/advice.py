@@ -98,9 +98,9 @@ def _limits(facts: Facts) -> Iterator[Problem]:
 
 
 def _network(facts: Facts) -> Iterator[Problem]:
-    if all(address.startswith("127.") for address in facts.addresses):
+    if all(address.startswith(("127.", "::1/")) for address in facts.addresses):
         yield Problem(
-            "no network interface has an IPv4 address, so all ranks must be on this host",
+            "no network interface has an address, so all ranks must be on this host",
             "nothing to do if they are",
         )
 

@@ -78,7 +78,7 @@ def _mpi(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _network(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "interfaces", ", ".join(name for _, name in socket.if_nameindex()) or "none"
-    yield "IPv4", ", ".join(facts.addresses) or "none"
+    yield "addresses", ", ".join(facts.addresses) or "none"
     if facts.limits.infiniband:
         yield "InfiniBand", "present"
 
