@@ -52,7 +52,9 @@ class ZmqLink:
             (zmq.TCP_MAXRT, 20_000),
         ):
             self._socket.setsockopt(option, value)
-        self._sentry.watch(self._waker.fileno(), descriptor(self._socket), self._monitor.fd)
+        self._fd = descriptor(self._socket)
+        self._unsure = True  # ZeroMQ's descriptor tells of what comes only until the socket is used
+        self._sentry.watch(self._waker.fileno(), self._fd, self._monitor.fd)
 
     def listen(self, ranks: Mapping[bytes, int], address: str | None) -> tuple[bytes, list[str]]:
         """Rank 0: admit the holders of these public keys; return our own key and addresses.
@@ -88,6 +90,7 @@ class ZmqLink:
 
     def send(self, rank: int, data: bytes) -> None:
         """Queue a message; never blocks."""
+        self._unsure = True
         try:
             if self._rank == 0:
                 self._socket.send_multipart((b"r%d" % rank, data), zmq.NOBLOCK, copy=True)
@@ -102,7 +105,7 @@ class ZmqLink:
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Return what has come; sleep at most `timeout` seconds if nothing has."""
-        if readable(self._socket):
+        if self._unsure and readable(self._socket):
             timeout = 0
         ready = self._sentry.wait(self._probes.limit(timeout))
         events: list[Event] = list(self._sentry.gone())
@@ -116,8 +119,10 @@ class ZmqLink:
             if self._doorkeeper.fd in ready:
                 self._doorkeeper.answer()
             events += self._unreachable()
-        while readable(self._socket):
-            events += self._receive()
+        if self._unsure or self._fd in ready:
+            while readable(self._socket):
+                events += self._receive()
+            self._unsure = False
         return events
 
     def wake(self) -> None:
@@ -159,6 +164,7 @@ class ZmqLink:
         if not self._probes.due(time.monotonic()):
             return []
         gone = []
+        self._unsure = True
         assert self._doorkeeper is not None
         for rank in sorted(self._doorkeeper.admitted):
             try:
