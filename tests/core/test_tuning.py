@@ -27,8 +27,10 @@ def link(ranks: int, latency: float, rate: float, waste: float = 0.0) -> Link:
     return seconds
 
 
-def run(links: dict[str, Link], allowed: float = 10.0) -> tuple[Choice, list[Trial]]:
-    course, made = choose(list(links), allowed), []
+def run(
+    links: dict[str, Link], allowed: float = 10.0, ranks: int = 4
+) -> tuple[Choice, list[Trial]]:
+    course, made = choose(list(links), ranks, allowed), []
     trial = next(course)
     while True:
         made.append(trial)
@@ -65,7 +67,14 @@ def test_the_second_wire_must_be_twice_as_fast(better: float, expected: str) -> 
 
 @pytest.mark.parametrize(("waste", "expected"), [(0.0, SEGMENT), (1.0, 4 << 20)])
 def test_larger_segments_are_used_where_each_costs_much(waste: float, expected: int) -> None:
-    assert run({"tcp": link(2, 1e-5, 1e9, waste)}, 1e9)[0].segment == expected
+    assert run({"tcp": link(2, 1e-6, 1e10, waste / 1000)}, 1e9, 2)[0].segment == expected
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(118e6, 2 << 20), (1e9, SEGMENT)])
+def test_slow_links_get_long_segments_untried(rate: float, expected: int) -> None:
+    choice, made = run({"tcp": link(4, 1e-4, rate)})
+    assert choice.segment == expected
+    assert any(trial.nbytes > 1 << 20 for trial in made) == (expected == SEGMENT)
 
 
 @given(

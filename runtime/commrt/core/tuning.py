@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 SMALL = 64 << 10
 """Bytes up to which recursive doubling is faster than the ring, unless measured."""
@@ -23,6 +24,8 @@ _LARGEST_SMALL = 1 << 20
 _RATES = (64 << 10, 256 << 10, 1 << 20)  # bytes of which a ring shows what a wire can carry
 _LONG = 4 << 20  # bytes of which a ring shows what segments are good for
 _SEGMENTS = (256 << 10, 4 << 20)
+_SLOW = 250e6  # bytes/s through a link
+_SLOW_SEGMENT = 2 << 20
 _CLEARLY = 0.9
 """What is not the first choice must take less than this share of its time: trials are noisy."""
 
@@ -61,10 +64,10 @@ class Choice:
 Trials = Generator[Trial, Timed, Choice]
 
 
-def choose(wires: Sequence[str], allowed: float) -> Trials:
+def choose(wires: Sequence[str], ranks: int, allowed: float) -> Trials:
     """Yield trials, be sent their times, and return what is best. `wires`: the first choice first.
 
-    `allowed`: seconds for all trials.
+    `allowed`: seconds for all trials of so many ranks.
     """
     budget = _Budget(allowed)
     choice = Choice(wires[0])
@@ -81,6 +84,10 @@ def choose(wires: Sequence[str], allowed: float) -> Trials:
         rates = tuple((wire, nbytes / seconds) for wire, seconds in times.items())
         choice = replace(choice, wire=_best(wires, times), rates=rates)
     small = yield from _small(choice.wire, budget)
+    rate = dict(choice.rates).get(choice.wire, inf)
+    if 2 * (ranks - 1) / ranks * rate < _SLOW:
+        # Time is the link's anyway, and half as many wake-ups took an eighth less of a processor.
+        return replace(choice, small=small, segment=_SLOW_SEGMENT)
     segment = yield from _segment(choice.wire, budget)
     return replace(choice, small=small, segment=segment)
 

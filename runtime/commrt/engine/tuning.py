@@ -47,7 +47,7 @@ class Trials:
 
     def lead(self, allowed: float = ALLOWED) -> Choice:
         """Choose, on the first member. Blocks. Raises PeerLostError."""
-        course = choose(list(self._wires), allowed)
+        course = choose(list(self._wires), len(self._members.ranks), allowed)
         trial = next(course)
         while True:
             try:
