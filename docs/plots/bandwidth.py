@@ -29,7 +29,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Curve], int, str]:
         record: dict[str, Any] = json.loads(path.read_text())
         for series in record["series"]:
             size = _TIME.fullmatch(series["what"])
-            if size is None:
+            if size is None or series["side"] == "copy":
                 continue
             side = "MPI" if series["side"].startswith("MPI") else series["side"]
             found = (series["median"], series["low"], series["high"])
