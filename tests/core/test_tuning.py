@@ -65,6 +65,16 @@ def test_the_second_wire_must_be_twice_as_fast(better: float, expected: str) -> 
     assert dict(choice.rates).keys() == {"tcp", "mpi"}
 
 
+def test_the_second_wire_must_be_faster_each_time() -> None:
+    slow = link(4, 1e-4, 1e9)
+
+    def late_for(nbytes: int) -> Link:  # noise in one trial
+        return lambda trial: 3 * slow(trial) if trial.nbytes == nbytes else slow(trial)
+
+    for nbytes in (64 << 10, 256 << 10, 1 << 20):
+        assert run({"tcp": late_for(nbytes), "mpi": slow})[0].wire == "tcp"
+
+
 @pytest.mark.parametrize(("waste", "expected"), [(0.0, SEGMENT), (1.0, 4 << 20)])
 def test_larger_segments_are_used_where_each_costs_much(waste: float, expected: int) -> None:
     assert run({"tcp": link(2, 1e-6, 1e10, waste / 1000)}, 1e9, 2)[0].segment == expected

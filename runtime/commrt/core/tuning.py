@@ -73,6 +73,7 @@ def choose(wires: Sequence[str], ranks: int, allowed: float) -> Trials:
     choice = Choice(wires[0])
     for wire in wires:
         yield from budget.run(Trial(wire, False, _FIRST))
+    seen: list[dict[str, float]] = []
     for nbytes in _RATES:
         times = {}
         for wire in wires:
@@ -81,8 +82,10 @@ def choose(wires: Sequence[str], ranks: int, allowed: float) -> Trials:
                 times[wire] = seconds
         if len(times) < len(wires):
             break
+        seen.append(times)
         rates = tuple((wire, nbytes / seconds) for wire, seconds in times.items())
-        choice = replace(choice, wire=_best(wires, times), rates=rates)
+        choice = replace(choice, rates=rates)
+    choice = replace(choice, wire=_best(wires, seen))
     small = yield from _small(choice.wire, budget)
     rate = dict(choice.rates).get(choice.wire, inf)
     if 2 * (ranks - 1) / ranks * rate < _SLOW:
@@ -92,12 +95,13 @@ def choose(wires: Sequence[str], ranks: int, allowed: float) -> Trials:
     return replace(choice, small=small, segment=segment)
 
 
-def _best(options: Sequence[str], times: dict[str, float]) -> str:
-    best = options[0]
-    for option in options[1:]:
-        if times[option] < _WORTH_IT * times[best]:
-            best = option
-    return best
+def _best(wires: Sequence[str], seen: Sequence[dict[str, float]]) -> str:
+    """Return the fastest of those that were worth it each time, and more than once."""
+    first = wires[0]
+    worthy = [wire for wire in wires[1:] if all(t[wire] < _WORTH_IT * t[first] for t in seen)]
+    if len(seen) < 2 or not worthy:
+        return first
+    return min(worthy, key=lambda wire: seen[-1][wire])
 
 
 def _small(wire: str, budget: _Budget) -> Generator[Trial, Timed, int]:
