@@ -60,7 +60,7 @@ def test_rank_0_notices_a_closed_end_and_all_notice_rank_0_s() -> None:
     hub = MemoryHub(3)
     links = [hub.link(r) for r in range(3)]
     links[1].close()
-    assert links[0].poll(0) == [PeerGone(1, "its connection closed")]
+    assert links[0].poll(0) == [PeerGone(1, "its connection closed", hung_up=True)]
     assert links[2].poll(0) == []
     links[0].close()
-    assert links[2].poll(0) == [PeerGone(0, "its connection closed")]
+    assert links[2].poll(0) == [PeerGone(0, "its connection closed", hung_up=True)]

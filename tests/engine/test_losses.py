@@ -20,20 +20,24 @@ def test_losses_of_one_moment_are_told_together() -> None:
 
 def test_what_ended_a_process_counts_more_than_its_closed_connection() -> None:
     losses = Losses(HOSTS, coordinates=True)
-    losses.add(1, "its connection closed", 0.0)
+    losses.add(1, "its connection closed", 0.0, hung_up=True)
     losses.add(1, "killed by signal 9", 0.1)
-    losses.add(1, "its connection closed", 0.1)
+    losses.add(1, "its connection closed", 0.1, hung_up=True)
     assert losses.due(1.0) == ([1], ["killed by signal 9"])
 
 
 def test_who_hangs_up_because_another_has_died_is_not_lost() -> None:
     losses = Losses(HOSTS, coordinates=False)
     losses.add(0, "its process ended", 0.0)
-    losses.add(1, "its data connection was lost: it was closed by the other side", 0.1)
+    losses.add(
+        1, "its data connection was lost: it was closed by the other side", 0.1, hung_up=True
+    )
     assert losses.due(1.0) == ([0], ["its process ended"])
     losses = Losses(HOSTS, coordinates=False)
     for rank in (3, 2):
-        losses.add(rank, "its data connection was lost: it was closed by the other side", 0.0)
+        losses.add(
+            rank, "its data connection was lost: it was closed by the other side", 0.0, hung_up=True
+        )
     found = losses.due(1.0)
     assert found is not None
     assert found[0] == [2, 3]
@@ -41,7 +45,7 @@ def test_who_hangs_up_because_another_has_died_is_not_lost() -> None:
 
 def test_ranks_that_have_said_goodbye_are_not_lost() -> None:
     losses = Losses(HOSTS, coordinates=True)
-    losses.add(1, "its connection closed", 0.0)
+    losses.add(1, "its connection closed", 0.0, hung_up=True)
     losses.leave([1, 3])
     losses.add(3, "exited with 0", 0.0)
     assert losses.deadline() is None
@@ -50,7 +54,7 @@ def test_ranks_that_have_said_goodbye_are_not_lost() -> None:
 
 def test_a_goodbye_does_not_hide_another_s_loss() -> None:
     losses = Losses(HOSTS, coordinates=True)
-    losses.add(1, "its connection closed", 0.0)
+    losses.add(1, "its connection closed", 0.0, hung_up=True)
     losses.add(2, "killed by signal 9", 0.0)
     losses.leave([1])
     assert losses.due(1.0) == ([2], ["killed by signal 9"])

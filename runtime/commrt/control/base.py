@@ -18,12 +18,14 @@ class Received:
 class PeerGone:
     """The kernel or the launcher says that a rank has ended or its connection is closed.
 
-    The launcher knows the host as well; otherwise it is ''.
+    The launcher knows the host as well; otherwise it is ''. `hung_up`: all that is known is that a
+    connection was closed, which who loses another rank does as well.
     """
 
     rank: int
     why: str
     host: str = ""
+    hung_up: bool = False
 
 
 Event = Received | PeerGone

@@ -55,7 +55,7 @@ class MemoryLink:
         """Take this end off the hub; as with a real link, rank 0 notices, or all do if it is 0."""
         if self._hub.connected(self._rank):
             self._hub.drop(self._rank)
-            gone = PeerGone(self._rank, "its connection closed")
+            gone = PeerGone(self._rank, "its connection closed", hung_up=True)
             for other in self._hub.here() if self._rank == 0 else [0]:
                 self._hub.deliver(other, gone)
 

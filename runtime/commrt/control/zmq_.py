@@ -21,6 +21,8 @@ from commrt.control.zap import Doorkeeper
 
 log = logging.getLogger("commrt.control")
 
+_HUNG_UP = "its control connection was closed"
+
 
 class ZmqLink:
     """See `ControlLink`. Rank 0 `listen`s, the others `connect`.
@@ -112,7 +114,7 @@ class ZmqLink:
         self._waker.clear()
         if self._monitor.fd in ready and self._monitor.read():
             if self._rank != 0:
-                events.append(PeerGone(0, "its control connection was closed"))
+                events.append(PeerGone(0, _HUNG_UP, hung_up=True))
             else:
                 self._probes.start(time.monotonic())
         if self._doorkeeper is not None:
@@ -170,7 +172,7 @@ class ZmqLink:
             try:
                 self._socket.send_multipart((b"r%d" % rank, b""), zmq.NOBLOCK)
             except zmq.ZMQError:
-                gone.append(PeerGone(rank, "its control connection was closed"))
+                gone.append(PeerGone(rank, _HUNG_UP, hung_up=True))
                 self._doorkeeper.admitted.discard(rank)
         if gone:
             self._probes = Probes()

@@ -143,7 +143,7 @@ class Cycle:
         parts = self._parts
         if isinstance(event, PeerGone):
             if event.rank != parts.topology.rank:
-                self._losses.add(event.rank, event.why, now)
+                self._losses.add(event.rank, event.why, now, event.hung_up)
             return
         try:
             generation, _, message = wire.decode(event.data)
@@ -227,7 +227,7 @@ class Cycle:
                 done = executor.progress()
             except PeerLostError as exc:
                 for rank in exc.ranks:
-                    self._losses.add(rank, str(exc), now)
+                    self._losses.add(rank, str(exc), now, hung_up=True)
                 return
             for running in done:
                 self._complete(running)

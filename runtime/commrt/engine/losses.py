@@ -19,6 +19,7 @@ class Losses:
         self._hosts = tuple(hosts)
         self._window = _WINDOW if coordinates else _PATIENCE
         self._why: dict[int, str] = {}
+        self._hung_up: set[int] = set()  # of these nothing else is known
         self._left: set[int] = set()
         self._until: float | None = None
 
@@ -30,12 +31,13 @@ class Losses:
         if not self._why:
             self._until = None
 
-    def add(self, rank: int, why: str, now: float) -> None:
-        """Note a loss. What ended a process counts more than that its connection closed."""
+    def add(self, rank: int, why: str, now: float, hung_up: bool = False) -> None:
+        """Note a loss. What ended a process counts more than that a connection was closed."""
         if rank in self._left:
             return
-        if rank not in self._why or "connection" in self._why[rank]:
+        if rank not in self._why or rank in self._hung_up:
             self._why[rank] = why
+            (self._hung_up.add if hung_up else self._hung_up.discard)(rank)
         until = now + (_WINDOW if rank == COORDINATOR else self._window)
         self._until = until if self._until is None else min(self._until, until)
 
@@ -48,7 +50,7 @@ class Losses:
         if self._until is None or now < self._until:
             return None
         self._until = None
-        ended = [rank for rank, why in self._why.items() if "connection" not in why]
+        ended = self._why.keys() - self._hung_up
         ranks = sorted(ended or self._why)  # who notices a death ends as well, and hangs up
         return ranks, [self._why[r] for r in ranks]
 
