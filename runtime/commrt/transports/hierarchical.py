@@ -44,10 +44,11 @@ class Layout:
 
 
 class Stages:
-    """Works one after the other, as one; see `Work`. Every member has its part of each."""
+    """Works in order as one, `at_once` under way; see `Work`. All members have a part of each."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
+    def __init__(self, works: Sequence[Work], at_once: int = 1) -> None:
         self._works = works
+        self._at_once = at_once
         self._at = 0
         self._cancelled = False
 
@@ -56,42 +57,15 @@ class Stages:
         if self._cancelled:
             clean = [work.progress() for work in self._works]  # each of them
             return all(clean)
-        while self._at < len(self._works) and self._works[self._at].progress():
+        while self._at < len(self._works):
+            first, *others = self._works[self._at : self._at + self._at_once]
+            ended = first.progress()
+            for work in others:
+                work.progress()
+            if not ended:
+                return False
             self._at += 1
-        return self._at == len(self._works)
-
-    def steps(self) -> int:
-        """See `Work`."""
-        return self._at + sum(work.steps() for work in self._works)
-
-    def cancel(self) -> None:
-        """Take back all of them: others may be in any."""
-        self._cancelled = True
-        for work in self._works:
-            work.cancel()
-
-    def waiting_for(self) -> tuple[int, ...]:
-        """World ranks whose data is missing now."""
-        return () if self._at == len(self._works) else self._works[self._at].waiting_for()
-
-
-class Pieces:
-    """Works of which a few are under way at once, as one; see `Work`. All members have the same."""
-
-    def __init__(self, works: Sequence[Work]) -> None:
-        self._works = works
-        self._at = 0
-        self._cancelled = False
-
-    def progress(self) -> bool:
-        """Move on; see `Work`."""
-        if self._cancelled:
-            clean = [work.progress() for work in self._works]  # each of them
-            return all(clean)
-        for work in self._works[self._at : self._at + _DEPTH]:
-            if work.progress() and work is self._works[self._at]:
-                self._at += 1
-        return self._at == len(self._works)
+        return True
 
     def steps(self) -> int:
         """See `Work`."""
@@ -181,7 +155,7 @@ class HierarchicalTransport:
             self._join(layout, _Channels(channel, i), source[lo:hi], out[lo:hi], reduction)
             for i, (lo, hi) in enumerate(chunk_bounds(source.size, count))
         ]
-        return Pieces(works) if count > 1 else works[0]
+        return Stages(works, _DEPTH) if count > 1 else works[0]
 
     def _join(
         self, layout: Layout, channels: _Channels, source: Flat, out: Flat, reduction: Reduction
