@@ -2,7 +2,7 @@
 
     python docs/plots/bandwidth.py TITLE OUT.svg JSON [JSON ...]
 
-Several files are runs of the same setting against different peers. Needs matplotlib.
+Several files are runs of the same setting against different peers. Needs commrt and matplotlib.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+
+from commrt.config import show
 
 _TIME = re.compile(r"time at (\d+) bytes")
 _COLOURS = {"commrt": "#3f51b5", "gloo": "#e65100", "MPI": "#00796b"}
@@ -62,17 +64,13 @@ def draw(title: str, out: Path, paths: list[Path]) -> None:
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         ticks = [size for size in sizes if size.bit_length() % 2 == sizes[0].bit_length() % 2]
-        axes.set_xticks(ticks, [_size(size) for size in ticks])
+        axes.set_xticks(ticks, [show(size, "bytes") for size in ticks])
         axes.set_xlabel("bytes of an allreduce, float32, in place")
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(f"{title}\n", fontsize=12)
     figure.text(0.5, 0.925, where, ha="center", fontsize=8)
     figure.savefig(out, metadata={"Date": None})
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from commrt.core.perf import busbw_factor
+from commrt.types import Kind
+
 SMALL = 64 << 10
 """Bytes up to which recursive doubling is faster than the ring, unless measured."""
 
@@ -88,7 +91,7 @@ def choose(wires: Sequence[str], ranks: int, allowed: float) -> Trials:
     choice = replace(choice, wire=_best(wires, seen))
     small = yield from _small(choice.wire, budget)
     rate = dict(choice.rates).get(choice.wire, inf)
-    if 2 * (ranks - 1) / ranks * rate < _SLOW:
+    if busbw_factor(Kind.ALLREDUCE, ranks) * rate < _SLOW:
         # Time is the link's anyway, and half as many wake-ups took an eighth less of a processor.
         return replace(choice, small=small, segment=_SLOW_SEGMENT)
     segment = yield from _segment(choice.wire, budget)
@@ -136,15 +139,15 @@ class _Budget:
     def __init__(self, allowed: float) -> None:
         self._left = allowed
         self._known: dict[Trial, float] = {}
-        self._slowest = 0.0  # seconds that a trial takes for a byte, once there are connections
+        self._pace = 0.0  # seconds that the last trial took for a byte, once there were connections
 
     def run(self, trial: Trial) -> Generator[Trial, Timed, float | None]:
         """Return the seconds of one allreduce; None if there is no time to find out."""
         if trial not in self._known:
-            if self._slowest * trial.nbytes > self._left:
+            if self._pace * trial.nbytes > self._left:
                 return None
             timed = yield trial
             self._left -= timed.all
-            self._slowest = TIMES * timed.best / trial.nbytes
+            self._pace = TIMES * timed.best / trial.nbytes
             self._known[trial] = timed.best
         return self._known[trial]

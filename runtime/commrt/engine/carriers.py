@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from commrt.clock import monotonic
-from commrt.config import Config, cache_directory
+from commrt.config import Config, cache_directory, show
 from commrt.control.base import Rendezvous
 from commrt.control.peers import Card, ranks_by_host
 from commrt.core.tuning import Choice
@@ -135,7 +135,7 @@ def _far(job: Job, hosts: Sequence[tuple[int, ...]], lanes: bool) -> Carrier:
         if name not in (choice.wire, "mpi"):  # the communicator is not a wire's alone
             wire.close(orderly=True)
     transport = MessageTransport(wires[choice.wire], choice.small, choice.segment)
-    return Carrier(transport, describe(choice, origin))
+    return Carrier(transport, _describe(choice, origin))
 
 
 def _wires(job: Job, hosts: int) -> dict[str, Wire]:
@@ -212,12 +212,11 @@ def _measure(job: Job, wires: Mapping[str, Wire], members: Members) -> Choice | 
     return None
 
 
-def describe(choice: Choice, origin: str) -> str:
+def _describe(choice: Choice, origin: str) -> str:
     """Say how data moves."""
-    rates = dict(choice.rates)
-    seen = [f"{name.upper()} {rate / 1e6:.0f} MB/s" for name, rate in rates.items()]
+    seen = [f"{name.upper()} {rate / 1e6:.0f} MB/s" for name, rate in choice.rates]
+    rings = f"; the largest rings tried: {', '.join(seen)}" if seen else ""
     return (
-        f"{choice.wire.upper()}, recursive doubling up to {choice.small >> 10} KiB, else a ring in "
-        f"segments of {choice.segment >> 10} KiB ({origin}"
-        + (f"; a ring of 1 MiB: {', '.join(seen)})" if seen else ")")
+        f"{choice.wire.upper()}, recursive doubling up to {show(choice.small, 'bytes')}, else a "
+        f"ring in segments of {show(choice.segment, 'bytes')} ({origin}{rings})"
     )

@@ -47,11 +47,12 @@ class Trials:
 
     def lead(self, allowed: float = ALLOWED) -> Choice:
         """Choose, on the first member. Blocks. Raises PeerLostError."""
+        until = monotonic() + allowed
         course = choose(list(self._wires), len(self._members.ranks), allowed)
         trial = next(course)
         while True:
             try:
-                trial = course.send(self._try(trial, allowed))
+                trial = course.send(self._try(trial, until))
             except StopIteration as end:
                 self._say(None)
                 choice: Choice = end.value
@@ -62,12 +63,12 @@ class Trials:
         while (trial := self._hear()) is not None:
             self._once(trial)
 
-    def _try(self, trial: Trial, allowed: float) -> Timed:
+    def _try(self, trial: Trial, until: float) -> Timed:
         begun, best = monotonic(), float("inf")
         for _ in range(TIMES):  # connections are made in the first
             self._say(trial)
             best = min(best, self._once(trial))
-            if monotonic() - begun > allowed:
+            if monotonic() > until:
                 break
         return Timed(best, monotonic() - begun)
 
@@ -75,9 +76,9 @@ class Trials:
         # Large enough or small enough a limit leaves the transport no choice.
         small = 0 if trial.ring else trial.nbytes
         transport = MessageTransport(self._wires[trial.wire], small, trial.segment)
-        array, mean = np.zeros(trial.nbytes // 4, np.float32), Reduction(ReduceOp.SUM)
+        array, total = np.zeros(trial.nbytes // 4, np.float32), Reduction(ReduceOp.SUM)
         start = monotonic()
-        work = transport.allreduce(self._members, self._channel(), array, array, mean)
+        work = transport.allreduce(self._members, self._channel(), array, array, total)
         self._drive(transport, work)
         return monotonic() - start
 

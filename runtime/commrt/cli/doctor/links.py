@@ -12,6 +12,9 @@ import numpy as np
 
 import commrt
 from commrt import api
+from commrt.config import show
+from commrt.core.perf import busbw
+from commrt.types import Kind
 
 _SIZES = ((8, 200), (64 << 10, 50), (1 << 20, 20), (16 << 20, 5))
 """Bytes of an array, and how often it is reduced."""
@@ -41,9 +44,9 @@ def _rows() -> Iterator[tuple[str, str]]:
         return
     for nbytes, times in _SIZES:
         seconds = _allreduce(nbytes, times)
-        rate = 2 * (size - 1) / size * nbytes / seconds / 1e6
-        what = f"{nbytes >> 10} KiB" if nbytes >> 10 else f"{nbytes} bytes"
-        yield what, f"reduced in {seconds * 1e3:.3f} ms: bus bandwidth {rate:.1f} MB/s"
+        rate = busbw(Kind.ALLREDUCE, nbytes, seconds, size) * 1e3
+        what = f"reduced in {seconds * 1e3:.3f} ms: bus bandwidth {rate:.1f} MB/s"
+        yield show(nbytes, "bytes"), what
 
 
 def _allreduce(nbytes: int, times: int) -> float:
