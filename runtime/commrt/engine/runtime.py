@@ -197,6 +197,7 @@ class Runtime:
             place.link.close(0.0)
             raise self._error
         here = place.topology
+        pace = Pace(spin_allowed(here))  # before this thread has but one core
         try:
             pin(config.affinity, here)
         except InitError:
@@ -206,7 +207,7 @@ class Runtime:
         place.link.watch(*place.carrier.transport.descriptors())
         parts = self._parts = assemble(self._order, place, self._ready.set)
         transfers = TransferWatch(config.stall_warn, config.stall_fail, here.hosts)
-        cycle = Cycle(parts, Pace(spin_allowed(here)), transfers)
+        cycle = Cycle(parts, pace, transfers)
         cycle.begin()
         return cycle, parts
 
