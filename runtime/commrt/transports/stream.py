@@ -211,8 +211,7 @@ class Stream:
         """Return the descriptor to sleep on, which then wakes us as late as it may."""
         assert self._socket is not None
         if self._missing:
-            asked = min((slips[0].data.size for slips in self._asked.values()), default=0)
-            self._reader.lower_water(self._socket, asked)
+            self._reader.lower_water(self._socket)
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -307,16 +306,9 @@ class Reader:
         self.slip.rest = self.slip.rest[n:]
         return n == len(rest)
 
-    def lower_water(self, sock: socket.socket, asked: int) -> None:
-        """Let sleepers be woken when enough has come, and no later than that is possible.
-
-        Between two messages that is the least that is `asked` for: what comes before it and is not
-        asked for can wait.
-        """
-        if self.slip is not None:
-            missing = len(self.slip.rest)
-        else:
-            missing = _FRAME.size - self._filled + asked
+    def lower_water(self, sock: socket.socket) -> None:
+        """Let sleepers be woken when enough has come, and no later than that is possible."""
+        missing = len(self.slip.rest) if self.slip is not None else _FRAME.size - self._filled
         level = min(missing, _LOW_WATER)
         if level != self._low_water:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, level)
