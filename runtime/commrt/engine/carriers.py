@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from commrt.clock import monotonic
-from commrt.config import Config, cache_directory, show
+from commrt.config import Config, cache_directory
 from commrt.control.base import Rendezvous
 from commrt.control.peers import Card, ranks_by_host
 from commrt.core.tuning import Choice
@@ -217,6 +217,6 @@ def _describe(choice: Choice, origin: str) -> str:
     seen = [f"{name.upper()} {rate / 1e6:.0f} MB/s" for name, rate in choice.rates]
     rings = f"; the largest rings tried: {', '.join(seen)}" if seen else ""
     return (
-        f"{choice.wire.upper()}, recursive doubling up to {show(choice.small, 'bytes')}, else a "
-        f"ring in segments of {show(choice.segment, 'bytes')} ({origin}{rings})"
+        f"{choice.wire.upper()}, recursive doubling up to {choice.small >> 10} KiB, else a ring in "
+        f"segments of {choice.segment >> 10} KiB ({origin}{rings})"
     )
