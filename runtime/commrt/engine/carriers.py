@@ -10,15 +10,14 @@ from typing import Any
 
 import msgspec
 
-from commrt.clock import monotonic
 from commrt.config import Config, cache_directory
 from commrt.control.base import Rendezvous
 from commrt.control.peers import Card, ranks_by_host
 from commrt.core.tuning import Choice
 from commrt.engine.distant import connect
 from commrt.engine.neighbours import Neighbours, share_memory
-from commrt.engine.tuning import Kept, Trials
-from commrt.errors import InitError, PeerLostError
+from commrt.engine.tuning import PATIENCE, Kept, Trials
+from commrt.errors import CommError, InitError
 from commrt.transports.base import Members, Transport, Wire
 from commrt.transports.hierarchical import HierarchicalTransport
 from commrt.transports.idle import IdleTransport
@@ -163,53 +162,74 @@ def _tuned(
     if not job.config.tune:
         return Choice(next(iter(wires))), "not measured: COMMRT_TUNE=0"
     rank = job.here.rank
-    kept = Kept(cache_directory(), _facts(job, hosts, wires))
-    choice = kept.load(wires) if rank == 0 else None
-    if (known := _agree(job, choice)) is not None:
-        return known, "measured by an earlier job"
     members = tuple(ranks[0] for ranks in hosts) if lanes else tuple(range(job.here.size))
+    kept = Kept(cache_directory(), _facts(job, hosts, members, wires))
+    known = Report(kept.load(wires) if rank == 0 else None)
+    if (choice := _reports(job, known)[0].choice) is not None:
+        return choice, "measured by an earlier job"
+    report = Report()
     if rank in members:
-        choice = _measure(job, wires, Members(members, members.index(rank)))
-    if rank == 0 and choice is not None:
-        kept.save(choice)
-    agreed = _agree(job, choice)
-    assert agreed is not None
-    return agreed, "measured now"
+        report = _measure(job, wires, Members(members, members.index(rank)))
+    reports = _reports(job, report)
+    if (choice := _settle(job, reports, wires)) is not None:
+        if rank == 0:
+            kept.save(choice)
+        return choice, "measured now"
+    return Choice("mpi"), "TCP failed when it was measured"
 
 
-def _facts(job: Job, hosts: Sequence[tuple[int, ...]], wires: Mapping[str, Wire]) -> list[str]:
+_TOLD = 4  # troubles; one is the cause, others follow from it
+
+
+class Report(msgspec.Struct, array_like=True, frozen=True):
+    """What a rank has to say of its trials: a choice, or what went wrong, and over which wire."""
+
+    choice: Choice | None = None
+    trouble: str = ""
+    wire: str = ""
+
+
+def _reports(job: Job, ours: Report) -> list[Report]:
+    """Return every rank's."""
+    blobs = job.rendezvous.exchange(msgspec.msgpack.encode(ours))
+    return [msgspec.msgpack.decode(blob, type=Report) for blob in blobs]
+
+
+def _settle(job: Job, reports: Sequence[Report], wires: Mapping[str, Wire]) -> Choice | None:
+    """Return what was chosen; None if MPI has to do instead. Raises InitError."""
+    troubles = [report for report in reports if report.trouble]
+    if not troubles:
+        return reports[0].choice
+    trouble = "; ".join(report.trouble for report in troubles[:_TOLD])
+    # What has been begun over MPI would be taken for data later.
+    if "mpi" not in wires or any(report.wire == "mpi" for report in troubles):
+        raise InitError(f"while the links between hosts were measured: {trouble}")
+    if job.here.rank == 0:
+        log.warning("TCP does not serve, so MPI moves data: %s", trouble)
+    return None
+
+
+def _facts(
+    job: Job, hosts: Sequence[tuple[int, ...]], members: tuple[int, ...], wires: Mapping[str, Wire]
+) -> list[str]:
     """Return what jobs have in common that one choice serves."""
     places = [(job.cards[ranks[0]].host, job.cards[ranks[0]].addresses, ranks) for ranks in hosts]
-    return [__version__, *wires, *map(repr, places)]
+    return [__version__, *wires, repr(members), *map(repr, places)]
 
 
-def _agree(job: Job, choice: Choice | None) -> Choice | None:
-    """Return rank 0's choice."""
-    blob = b"" if choice is None else msgspec.msgpack.encode(choice)
-    blob = job.rendezvous.exchange(blob)[0]
-    return msgspec.msgpack.decode(blob, type=Choice) if blob else None
-
-
-def _measure(job: Job, wires: Mapping[str, Wire], members: Members) -> Choice | None:
-    """Make the trials; return what the first member has chosen there."""
-    deadline = monotonic() + job.config.init_timeout
-
-    def check() -> None:
-        job.check()
-        if monotonic() > deadline:
-            raise InitError(
-                "measuring the links between hosts did not end in "
-                f"{job.config.init_timeout:.0f} s (COMMRT_INIT_TIMEOUT)"
-            )
-
-    trials = Trials(wires, members, check)
+def _measure(job: Job, wires: Mapping[str, Wire], members: Members) -> Report:
+    """Make the trials. Raises only what `check` does."""
+    trials = Trials(wires, members, job.check, min(PATIENCE, job.config.init_timeout / 3))
     try:
         if members.index == 0:
-            return trials.lead()
+            return Report(trials.lead())
         trials.follow()
-    except PeerLostError as exc:
-        raise InitError(f"while the links between hosts were measured: {exc}") from exc
-    return None
+    except (CommError, TimeoutError) as exc:
+        for wire in wires.values():  # so that the others do not wait for us
+            wire.close(orderly=False)
+        job.check()  # a rank that has died is no matter of wires
+        return Report(None, f"rank {job.here.rank}: {exc}", trials.wire)
+    return Report()
 
 
 def _describe(choice: Choice, origin: str) -> str:

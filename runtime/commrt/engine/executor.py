@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from commrt.engine.collectives import Collectives
+from commrt.engine.leftovers import keep_for_ever
 from commrt.engine.running import Running
 from commrt.engine.submission import Submission
 from commrt.transports.base import WINDOW, Flat, Members, Transport
@@ -106,7 +106,7 @@ class Executor:
     def close(self, orderly: bool) -> None:
         """Close the transport. Not `orderly`: messages may still land in the memory in flight."""
         if self._active and not orderly:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._active))  # so it lives for ever
+            keep_for_ever(self._active)
         self._transport.close(orderly)
 
     def _advance(self, running: Running) -> bool:

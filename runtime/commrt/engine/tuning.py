@@ -16,6 +16,7 @@ import numpy as np
 
 from commrt.clock import monotonic
 from commrt.core.tuning import TIMES, Choice, Timed, Trial, choose
+from commrt.engine.leftovers import keep_for_ever
 from commrt.kernels.reduction import Reduction
 from commrt.transports.base import Channel, Members, Transport, Wire, Work
 from commrt.transports.message import MessageTransport
@@ -26,6 +27,9 @@ log = logging.getLogger("commrt.engine")
 ALLOWED = 0.25
 """Seconds for all trials."""
 
+PATIENCE = 10.0
+"""Seconds without any data after which a wire is given up."""
+
 _LOOK = 100.0  # milliseconds after which a waiting rank looks whether the job is over
 _KEEP = 7 * 86400.0  # seconds that a choice is kept for
 
@@ -33,20 +37,27 @@ _KEEP = 7 * 86400.0  # seconds that a choice is kept for
 class Trials:
     """Trials of `wires` that all `members` make at once; the first of them chooses.
 
-    `check` is called while waiting; it may raise.
+    `check` is called while waiting; it may raise. `patience`: seconds without any data.
     """
 
     def __init__(
-        self, wires: Mapping[str, Wire], members: Members, check: Callable[[], None]
+        self,
+        wires: Mapping[str, Wire],
+        members: Members,
+        check: Callable[[], None],
+        patience: float = PATIENCE,
     ) -> None:
+        self.wire = next(iter(wires))
+        """What the latest allreduce went over."""
         self._wires = wires
         self._members = members
         self._check = check
-        self._words = MessageTransport(wires[next(iter(wires))])
+        self._patience = patience
+        self._words = MessageTransport(wires[self.wire])
         self._number = 0
 
     def lead(self, allowed: float = ALLOWED) -> Choice:
-        """Choose, on the first member. Blocks. Raises PeerLostError."""
+        """Choose, on the first member. Blocks. Raises PeerLostError, TimeoutError."""
         until = monotonic() + allowed
         course = choose(list(self._wires), len(self._members.ranks), allowed)
         trial = next(course)
@@ -59,7 +70,7 @@ class Trials:
                 return choice
 
     def follow(self) -> None:
-        """Make the trials that the first member asks for. Blocks. Raises PeerLostError."""
+        """Make the trials that the first member asks for. Blocks. Raises as `lead` does."""
         while (trial := self._hear()) is not None:
             self._once(trial)
 
@@ -75,6 +86,7 @@ class Trials:
     def _once(self, trial: Trial) -> float:
         # Large enough or small enough a limit leaves the transport no choice.
         small = 0 if trial.ring else trial.nbytes
+        self.wire = trial.wire
         transport = MessageTransport(self._wires[trial.wire], small, trial.segment)
         array, total = np.zeros(trial.nbytes // 4, np.float32), Reduction(ReduceOp.SUM)
         start = monotonic()
@@ -96,6 +108,7 @@ class Trials:
         return Trial(list(self._wires)[place], bool(ring), nbytes, segment) if nbytes else None
 
     def _tell(self, word: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        self.wire = next(iter(self._wires))
         work = self._words.broadcast(self._members, self._channel(), word, word, 0)
         self._drive(self._words, work)
 
@@ -105,12 +118,19 @@ class Trials:
 
     def _drive(self, transport: Transport, work: Work) -> None:
         """Move a work on to its end."""
-        steps = -1
-        while not work.progress():
-            if work.steps() != steps:
-                steps = work.steps()
-            else:
-                self._wait(transport)
+        try:
+            steps, until = -1, 0.0
+            while not work.progress():
+                if work.steps() != steps:
+                    steps, until = work.steps(), monotonic() + self._patience
+                elif monotonic() > until:
+                    ranks = ", ".join(map(str, work.waiting_for()))
+                    raise TimeoutError(f"no data from rank {ranks} in {self._patience:g} s")
+                else:
+                    self._wait(transport)
+        except BaseException:
+            keep_for_ever(work)
+            raise
 
     def _wait(self, transport: Transport) -> None:
         self._check()
@@ -144,15 +164,20 @@ class Kept:
         except (OSError, ValueError) as exc:
             log.debug("no choice of an earlier job: %s", exc)
             return None
-        return choice if choice.wire in wires and choice.segment > 0 else None
+        usable = choice.wire in wires and choice.small >= 0 and choice.segment > 0
+        return choice if usable else None
 
     def save(self, choice: Choice) -> None:
         """Keep a choice, for this user's eyes."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(choice))
-            os.replace(name, self._path)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(msgspec.json.encode(choice))
+                os.replace(name, self._path)
+            except OSError:
+                os.unlink(name)
+                raise
         except OSError as exc:
             log.info("what was measured of the links can't be kept: %s", exc)
