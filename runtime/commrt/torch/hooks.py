@@ -68,7 +68,8 @@ class Reducer:
     def synchronize(self) -> None:
         """Reduce what is not reduced yet and set every `.grad`. Blocks.
 
-        If any bucket fails no `.grad` is set, nothing is in flight, and a new cycle begins.
+        If any bucket fails nothing is in flight, a new cycle begins, and what has not been
+        reduced is as it was.
         """
         if self._cycle.synced:
             return
@@ -170,7 +171,7 @@ class Reducer:
         cycle = self._cycle
         if not cycle.held:
             try:
-                self._fleet.launch(bucket)
+                self._fleet.launch(bucket, keep=self._patience.given_up())
             except CommError as exc:  # peers wait for this bucket
                 self._fail(str(exc), exc)
         cycle.unfilled -= 1
