@@ -94,7 +94,7 @@ class Cycle:
         self._due = self._next_deadline()
         if parts.executor.busy():
             nap = self._pace.nap(parts.executor.steps(), now)
-            if parts.executor.descriptors() and (nap or not parts.executor.swift()):
+            if parts.executor.descriptors() and (nap or not self._eager()):
                 return self._doze()
             return parts.link.poll(self._nap(nap))
         if self._pace.lively(now):
@@ -116,6 +116,10 @@ class Cycle:
         events = parts.link.poll(0.0 if moved else wait)
         executor.sleep(False)
         return events
+
+    def _eager(self) -> bool:
+        """Is it worth a core to have data at once? It is not while callers compute."""
+        return self._parts.executor.swift() and self._parts.heart.awaited()
 
     @staticmethod
     def _nap(seconds: float) -> float:
@@ -217,7 +221,7 @@ class Cycle:
         """Move data on for as long as it flows, but look at the inbox after a millisecond."""
         executor, clock = self._parts.executor, self._parts.clock
         now = clock()
-        patience = _PATIENCE if executor.swift() else 0.0
+        patience = _PATIENCE if self._eager() else 0.0
         until, patient_until, steps = now + _TURN, now + patience, executor.steps()
         self._at_rest = False
         for _ in range(_TRIES):
