@@ -11,6 +11,7 @@ _HINTS = (
     ("can't reach commrun", "a firewall may be between the hosts"),
     ("No such file", "other hosts need Python and commrun at the same paths as this one"),
     ("was unable to launch", "other hosts need Python and commrun at the same paths as this one"),
+    ("LIMITS_PIPES", "mpirun ran out of open files: it has some seven for each rank; `ulimit -n`"),
     ("unrecognized", "one of the words of --mpi-args is unknown to mpirun"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from commrun.environment import Surroundings, inherited, path_with
 from commrun.spec import UsageError
 
 _KEPT = 65536
+_DESCRIPTORS = 256, 16
+"""Open files that mpirun gets: some, and so many more for each rank, of which it has some seven."""
 
 
 def find_mpirun(around: Surroundings) -> str:
@@ -33,6 +36,19 @@ def ask_version(mpirun: str, environ: Mapping[str, str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise UsageError(f"{mpirun} --version: {exc}") from None
     return answer.stdout.decode(errors="replace")
+
+
+def allow_descriptors(ranks: int) -> None:
+    """Raise this process's soft limit of open files, as far as the hard one lets us, for a job.
+
+    mpirun and the ranks inherit it. Never lowers it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS[0] + _DESCRIPTORS[1] * ranks
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Mpirun:

@@ -27,7 +27,7 @@ from commrun.lines import Screen
 from commrun.links import Switchboard, listen_for, listen_here
 from commrun.plan import Plan, describe, make_plan
 from commrun.printer import Printer
-from commrun.process import Mpirun, ask_version, find_mpirun
+from commrun.process import Mpirun, allow_descriptors, ask_version, find_mpirun
 from commrun.report import name_ranks, report
 from commrun.spec import JobSpec
 from commrun.supervisor import Supervisor
@@ -48,6 +48,7 @@ def run(spec: JobSpec) -> int:
         print(describe(plan, around.cores))
         return 0
     _fill_standard_descriptors()
+    allow_descriptors(plan.np)
     printer = Printer({STDOUT: 1, STDERR: 2}, spec.verbose)
     for notice in plan.notices:
         printer.say(notice)

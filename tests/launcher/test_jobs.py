@@ -214,6 +214,27 @@ def test_nothing_is_left_behind(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_soft_limit_of_open_files_does_not_limit_the_ranks():
+    limited = 'ulimit -Sn 128; exec "$@"'
+    words = ["-m", "commrun", "-np", "24", "sh", "-c", "ulimit -Sn"]
+    done = subprocess.run(
+        ["sh", "-c", limited, "sh", sys.executable, *words],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f" {256 + 16 * 24}\n") == 24
+
+
+def test_a_hard_limit_of_open_files_is_named():
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "commrun", "-np", "24",
+         "true"],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode not in (0, 2)
+    assert "commrun:   mpirun ran out of open files" in done.stderr
+
+
 def test_an_mpirun_that_fails_is_shown_with_its_status():
     done = commrun("-np", "2", "--mpi-args=--no-such-option", "true")
     assert done.returncode not in (0, 2)
