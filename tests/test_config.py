@@ -157,6 +157,7 @@ def _default(f: dataclasses.Field[Any]) -> str:
         (0.005, "seconds", "0.005 seconds"),
         (0, "steps", "0 steps"),
         ("info", "", "info"),
+        ("formula", "bytes", "formula"),
     ],
 )
 def test_values_are_shown_in_their_unit(value: Any, unit: str, text: str) -> None:
@@ -170,6 +171,15 @@ def test_a_first_bucket_that_is_not_asked_for_is_no_larger_than_the_others() -> 
     asked = {"COMMRT_BUCKET": "64k", "COMMRT_FIRST_BUCKET": "1m"}
     assert read_settings(asked).config.first_bucket == 1 << 20
     assert read_settings({"COMMRT_BUCKET": "64m"}).config.first_bucket == 1 << 20
+
+
+def test_buckets_may_follow_a_formula() -> None:
+    config = read_settings({"COMMRT_BUCKET": "Formula"}).config
+    assert (config.bucket, config.first_bucket) == ("formula", 1 << 20)
+    assert config.fusion_limit() == Config().bucket
+    assert read_settings({"COMMRT_BUCKET": "64k"}).config.fusion_limit() == 64 << 10
+    with pytest.raises(InitError, match=r"COMMRT_BUCKET: 'formulae' is not a size"):
+        read_settings({"COMMRT_BUCKET": "formulae"})
 
 
 def test_the_source_of_every_value_that_is_no_default_is_known() -> None:

@@ -7,7 +7,6 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,16 @@ def parse_bytes(text: str) -> int:
     return int(digits) * _UNITS[unit]
 
 
+def parse_bucket(text: str) -> int | str:
+    """Read the word `formula`, or a size as `parse_bytes` does. Raises ValueError."""
+    word = text.strip().lower()
+    return word if word == "formula" else parse_bytes(text)
+
+
 def show(value: Any, unit: str) -> str:
     """Write a setting's value for people, in its unit."""
+    if isinstance(value, str):
+        return value
     if unit == "bytes":
         for power, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value and value % power == 0:
@@ -104,16 +111,20 @@ def _flag(text: str) -> int:
     return int(word)
 
 
+_BUCKET = 4 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings. Field `log` is `COMMRT_LOG`. Shared ones must agree on all ranks."""
 
-    bucket: int = _setting(
-        4 << 20,
-        parse_bytes,
+    bucket: int | str = _setting(
+        _BUCKET,
+        parse_bucket,
         "bytes",
-        "an optimizer closes a bucket that has reached this size; other operations are fused up "
-        "to it; 0: each alone",
+        "an optimizer closes a bucket that has reached this size; `formula`: the larger of 4 MiB "
+        "and its gradients' bytes / (16 · ranks); other operations are fused up to this size, with "
+        "`formula` up to 4 MiB; 0: each alone",
     )
     first_bucket: int = _setting(
         1 << 20,
@@ -197,6 +208,10 @@ class Config:
         """Return the settings of `read_settings`. Raises InitError."""
         return read_settings(environ).config
 
+    def fusion_limit(self) -> int:
+        """Return up to how many bytes operations outside optimizers share a bucket."""
+        return self.bucket if isinstance(self.bucket, int) else _BUCKET
+
     def shared(self) -> dict[str, str]:
         """Return the settings that all ranks must agree on, by name, as text."""
         return {
@@ -260,7 +275,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             texts[fields[name].name] = (name, text)
     values = {f.name: _read(f, *texts[f.name]) for f in fields.values() if f.name in texts}
     sources = {name: texts[name][0] for name in values}
-    if "first_bucket" not in values and values.get("bucket", inf) < Config().first_bucket:
+    size = values.get("bucket")
+    if "first_bucket" not in values and isinstance(size, int) and size < Config().first_bucket:
         values["first_bucket"], sources["first_bucket"] = values["bucket"], sources["bucket"]
     return Settings(Config(**values), sources, tuple(ignored))
 

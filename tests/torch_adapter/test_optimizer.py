@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import commrt.torch as hvd
+from commrt.torch.fleet import Fleet
+from commrt.torch.hooks import Reducer
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -36,6 +38,29 @@ def test_it_is_an_optimizer_and_shows_the_wrapped_one() -> None:
     assert "SGD" in repr(optimizer)
     with pytest.raises(AttributeError, match="nothing_such"):
         optimizer.nothing_such  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("bucket", "numbers"),
+    [(None, [2]), ("formula", [2]), (0, [1, 1]), (4, [1, 1]), ("1KiB", [2]), ("0", [1, 1])],
+)
+def test_buckets_are_as_large_as_they_are_asked_for(
+    bucket: int | str | None, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fleet, "alone", lambda self: False)
+    model = nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(_sgd(model), bucket=bucket)
+    _step(model, optimizer)
+    assert isinstance(optimizer._reducer, Reducer)
+    plan = optimizer._reducer._fleet.plan
+    assert plan is not None
+    assert [len(b.members) for b in plan.buckets] == numbers
+
+
+@pytest.mark.parametrize("bucket", ["large", -1, 2.5, True, ""])
+def test_another_bucket_is_refused(bucket: object) -> None:
+    with pytest.raises(hvd.ArgumentError, match="bucket must be a size in bytes, or 'formula'"):
+        hvd.DistributedOptimizer(_sgd(nn.Linear(2, 2)), bucket=bucket)  # type: ignore[arg-type]
 
 
 def test_its_state_is_the_wrapped_ones() -> None:

@@ -14,6 +14,10 @@ class BucketPolicy(Protocol):
         """Return half-open index ranges over `sizes` (bytes of each gradient), in order."""
 
 
+_LEAST = 4 << 20
+_SHARES = 16
+
+
 @dataclass(frozen=True, slots=True)
 class FixedBuckets:
     """Buckets of at least `nbytes`, the first of at least `first` so that the wire starts early."""
@@ -33,3 +37,25 @@ class FixedBuckets:
         if start < len(sizes):
             ranges.append((start, len(sizes)))
         return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaBuckets:
+    """Buckets of 4 MiB, or of the bytes of all gradients / (16 x ranks) if that is more.
+
+    Large models on few ranks gain by fewer, larger buckets, each of which costs both ends some
+    time; on many ranks what a bucket waits for grows with its size.
+    """
+
+    ranks: int
+    first: int
+
+    def cut(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """See `FixedBuckets`."""
+        nbytes = max(_LEAST, sum(sizes) // (_SHARES * self.ranks))
+        return FixedBuckets(nbytes, self.first).cut(sizes)
+
+
+def policy_of(choice: int | str, first: int, ranks: int) -> BucketPolicy:
+    """Return the policy for a size in bytes, or for `formula`."""
+    return FormulaBuckets(ranks, first) if isinstance(choice, str) else FixedBuckets(choice, first)

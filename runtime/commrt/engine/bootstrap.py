@@ -152,7 +152,9 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
     coordinator = None
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
-        coordinator = Coordinator(here.size, sets, config.bucket, stalls, config.cache_capacity)
+        coordinator = Coordinator(
+            here.size, sets, config.fusion_limit(), stalls, config.cache_capacity
+        )
     executor = Executor(
         place.carrier.transport, Sets(here.rank, members), place.generation, order.clock
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from commrt.api import session
-from commrt.core.bucketing import FixedBuckets
+from commrt.core.bucketing import policy_of
 from commrt.engine.handle import Handle
 from commrt.errors import ArgumentError, CommError, MismatchError, RemoteError
 from commrt.session import Session
@@ -228,7 +228,12 @@ class Fleet:
     def _make(self, entries: tuple[Entry, ...]) -> Plan:
         config = session().runtime.config
         params = {name: (i, param) for i, (name, param) in enumerate(self.table.named)}
-        policy = FixedBuckets(config.bucket, config.first_bucket)
+        choice, first = self._options.bucket, config.first_bucket
+        if choice is None:
+            choice = config.bucket
+        elif isinstance(choice, int):
+            first = min(first, choice)
+        policy = policy_of(choice, first, self._options.process_set().size())
         return make_plan(entries, params, self._options, policy, session().runtime.allocate)
 
     def _launch_rest(self) -> list[BaseException]:

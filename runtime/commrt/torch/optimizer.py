@@ -39,6 +39,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     weight. A parameter that has no gradient on any rank keeps what it has.
 
     `groups`: lists of parameters that are reduced together, or into how many groups all are split.
+    `bucket`: how large buckets are, in bytes or as in "8MiB", or "formula"; see `COMMRT_BUCKET`,
+    which counts if it is None.
     `broadcast_buffers`: a module whose buffers every step replaces by the lowest rank's.
     `op=Adasum` lets each rank step by itself and combines what the steps changed.
     """
@@ -51,13 +53,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1, op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
         sparse_as_dense: bool = False, process_set: ProcessSet = global_process_set, *,
-        broadcast_buffers: torch.nn.Module | None = None,
+        broadcast_buffers: torch.nn.Module | None = None, bucket: int | str | None = None,
     ) -> None:  # fmt: skip
         # Not super().__init__(): state, groups and hooks are the wrapped optimizer's.
         _check(optimizer)
         options = make_options(
             compression, op, gradient_predivide_factor, num_groups, groups, sparse_as_dense,
-            process_set, broadcast_buffers,
+            process_set, broadcast_buffers, bucket,
         )  # fmt: skip
         named = name_parameters(optimizer, named_parameters)
         self._wire(optimizer, named, options, check_passes(backward_passes_per_step))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from commrt.api import global_process_set, is_initialized
+from commrt.config import parse_bucket
 from commrt.errors import ArgumentError
 from commrt.process_sets import ProcessSet
 from commrt.torch.compression import codec_of
@@ -25,6 +26,7 @@ class Options:
     """How gradients are reduced. Can be copied and pickled; `subset` None means all ranks.
 
     `groups`: the parameters that are reduced together, or into how many groups all are split.
+    `bucket`: a size in bytes, or `formula`; None: as the settings say.
     """
 
     compression: Any
@@ -34,6 +36,7 @@ class Options:
     sparse_as_dense: bool
     subset: ProcessSet | None
     buffers: Any
+    bucket: int | str | None = None
 
     def process_set(self) -> ProcessSet:
         """Return the ranks that reduce together."""
@@ -53,7 +56,8 @@ class Options:
         codec = self.codec() or getattr(self.compression, "__name__", "of the user's")
         return (
             f"op {self.op.value}, compression {codec}, gradient_predivide_factor "
-            f"{self.predivide!r}, groups {number}, sparse_as_dense {self.sparse_as_dense}"
+            f"{self.predivide!r}, groups {number}, sparse_as_dense {self.sparse_as_dense}, "
+            f"bucket {self.bucket}"
         )
 
     def signature(self) -> Signature:
@@ -73,7 +77,7 @@ class Options:
 
 def make_options(
     compression: Any, op: ReduceOp, predivide: float, num_groups: int, groups: Groups,
-    sparse_as_dense: bool, process_set: ProcessSet, buffers: Any,
+    sparse_as_dense: bool, process_set: ProcessSet, buffers: Any, bucket: int | str | None,
 ) -> Options:  # fmt: skip
     """Check what can be checked before `init()`. Raises ArgumentError, InitError."""
     if codec_of(compression) is None and op is ReduceOp.ADASUM:
@@ -90,7 +94,7 @@ def make_options(
     subset = None if process_set is global_process_set else process_set
     return Options(
         compression, op, predivide, _groups(num_groups, groups), bool(sparse_as_dense), subset,
-        buffers,
+        buffers, _bucket(bucket),
     )  # fmt: skip
 
 
@@ -106,6 +110,19 @@ def check_groups(options: Options, params: Iterable[torch.Tensor]) -> None:
     strangers = options.group_of().keys() - {id(param) for param in params}
     if strangers:
         raise ArgumentError(f"groups holds {len(strangers)} tensors that the optimizer has not")
+
+
+def _bucket(bucket: int | str | None) -> int | str | None:
+    try:
+        return parse_bucket(bucket) if isinstance(bucket, str) else _size(bucket)
+    except ValueError as exc:
+        raise ArgumentError(f"bucket must be a size in bytes, or 'formula': {exc}") from None
+
+
+def _size(size: int | None) -> int | None:
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise ValueError(f"not {size!r}")
+    return size
 
 
 def _groups(num_groups: int, groups: Groups) -> int | tuple[tuple[torch.Tensor, ...], ...]:

@@ -19,7 +19,7 @@ from commrt.cli.bench.rounds import interleave, mean_over_ranks, seconds_each, s
 from commrt.cli.bench.table import Column
 from commrt.cli.models import Shape, gradient_shapes
 from commrt.config import Config
-from commrt.core.bucketing import BucketPolicy, FixedBuckets
+from commrt.core.bucketing import BucketPolicy, policy_of
 from commrt.core.chunks import cut
 from commrt.core.perf import algbw
 
@@ -72,7 +72,7 @@ def _bare(options: Model, shapes: Sequence[Shape], console: Console) -> list[Ser
     arena = commrt.zeros(sum(map(prod, shapes)))  # as an optimizer's
     theirs = np.ones(arena.size, np.float32)
     arena[:] = 1.0
-    own = buckets_in(arena, shapes, FixedBuckets(config.bucket, config.first_bucket))
+    own = buckets_in(arena, shapes, policy_of(config.bucket, config.first_bucket, commrt.size()))
     flat = [theirs[lo:hi] for lo, hi in cut(0, theirs.size, _PEER_BUCKET // _ITEM)]
     console.say(f"# bare submissions: commrt {len(own)} buckets as its optimizer cuts them, all in "
                 f"flight\n# peers {len(flat)} buckets of 25 MiB: gloo all in flight, MPI one after "
