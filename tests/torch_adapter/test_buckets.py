@@ -17,13 +17,13 @@ from commrt.types import Kind, ReduceOp, Signature
 
 def _plan(
     params: list[torch.Tensor], nbytes: int = 1 << 20, first: int = 1 << 20, codec: str = "none",
-    groups: tuple[int, ...] = (), op: ReduceOp = ReduceOp.AVERAGE,
+    groups: tuple[int, ...] = (),
 ) -> list[DenseBucket]:  # fmt: skip
     groups = groups or (-1,) * len(params)
     members = [
         Member(i, f"p{i}", p, g) for i, (p, g) in enumerate(zip(params, groups, strict=True))
     ]
-    like = Signature(Kind.ALLREDUCE, (), op, codec=codec)
+    like = Signature(Kind.ALLREDUCE, (), ReduceOp.AVERAGE, codec=codec)
     return plan_dense(members, like, FixedBuckets(nbytes, first), OwnMemory().allocate)
 
 
@@ -35,8 +35,8 @@ def _views(bucket: DenseBucket) -> list[torch.Tensor]:
     return bucket._views.tensors
 
 
-def _launch(bucket: DenseBucket, keep: bool = False) -> None:
-    bucket.launch(Way(session(), hvd.global_process_set, "optimizer.7"), keep)
+def _launch(bucket: DenseBucket) -> None:
+    bucket.launch(Way(session(), hvd.global_process_set, "optimizer.7"))
 
 
 def test_gradients_lie_in_reverse_order_the_first_bucket_small() -> None:
@@ -129,28 +129,6 @@ def test_an_empty_parameter_takes_part() -> None:
     _launch(bucket)
     bucket.adopt()
     assert [tuple(param.grad.shape) for param in params if param.grad is not None] == [(3,), (0, 4)]
-
-
-@pytest.mark.usefixtures("world")
-@pytest.mark.parametrize(
-    ("op", "keep"),
-    [(ReduceOp.AVERAGE, False), (ReduceOp.AVERAGE, True), (ReduceOp.SUM, False)],
-)
-def test_what_autograd_made_is_free_once_it_is_launched(op: ReduceOp, keep: bool) -> None:
-    """But not if it might be reduced twice, and that would change it."""
-    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
-    (bucket,) = _plan(params, op=op)
-    made = [torch.full((3,), 2.0), torch.full((3,), 3.0)]
-    params[0].grad, params[2].grad = made
-    views = _views(bucket)
-    _launch(bucket, keep)
-    given = op is ReduceOp.AVERAGE and not keep
-    assert params[0].grad is (views[2] if given else made[0])
-    assert params[2].grad is (views[0] if given else made[1])
-    assert params[1].grad is None
-    bucket.adopt()
-    assert params[0].grad is views[2] and params[2].grad is views[0] and params[1].grad is None
-    assert [view.tolist() for view in views] == [[3.0] * 3, [0.0] * 3, [2.0] * 3]
 
 
 @pytest.mark.usefixtures("world")

@@ -22,7 +22,7 @@ from commrt.kernels.numpy_ import dtype_of
 from commrt.process_sets import ProcessSet
 from commrt.session import Session
 from commrt.transports.base import Flat
-from commrt.types import ReduceOp, Signature, TensorSpec
+from commrt.types import Signature, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,8 @@ class Bucket(Protocol):
     members: tuple[Member, ...]
     missing: int
 
-    def launch(self, way: Way, keep: bool) -> None:
-        """Submit the gradients there are. Does not block. Raises CommError.
-
-        `keep`: the parameters keep their own gradients until the reduced ones are adopted.
-        """
+    def launch(self, way: Way) -> None:
+        """Submit the gradients there are. Does not block. Raises CommError."""
 
     def launched(self) -> bool:
         """Has it been, and not been taken back?"""
@@ -129,15 +126,11 @@ class DenseBucket(Launchable):
         self._views = Views([place.view for place in places])
         self._wire = span, signature
         self._densify = densify
-        self._repeatable = signature.op is ReduceOp.AVERAGE
-        self._given = False
 
-    def launch(self, way: Way, keep: bool) -> None:
+    def launch(self, way: Way) -> None:
         """Submit the span, gradients that lie elsewhere copied in. Does not block.
 
-        A parameter whose gradient is None is announced as absent and counts as zeros. The others
-        get the arena's tensors at once: what autograd has made is free for its next gradients,
-        still in the cache. Not if it may have to be reduced again, and that changes it.
+        A parameter whose gradient is None is announced as absent and counts as zeros.
         """
         found = self._gradients()
         absent = _places_of_none(found)
@@ -150,9 +143,6 @@ class DenseBucket(Launchable):
             views, grads = list(compress(views, strays)), list(compress(grads, strays))
         if grads:
             self._gather(views, grads)
-        if self._repeatable and not keep:
-            self._give(self._views.tensors, absent)
-            self._given = not absent
         span, signature = self._wire
         name = way.name(self.number)
         self._handle = way.session.submit(signature, name, span, _absent, way.process_set, absent)
@@ -161,14 +151,10 @@ class DenseBucket(Launchable):
         """Make the reduced gradients the parameters' own, but for those that no rank has."""
         absent: Sequence[int] = () if self._handle is None else self._handle.wait()
         self._handle = None
-        if not self._given:
-            self._give(self._views.tensors, absent)
-        self._given = False
-
-    def reset(self) -> None:
-        """Forget what was launched, which must have ended."""
-        super().reset()
-        self._given = False
+        kept = [self._params[position].grad for position in absent]
+        self._give(self._views.tensors)
+        for position, grad in zip(absent, kept, strict=True):
+            self._params[position].grad = grad
 
     def holds(self, param: torch.Tensor) -> bool:
         """Is the parameter's gradient still the one that was reduced last?"""
@@ -177,12 +163,9 @@ class DenseBucket(Launchable):
     def _gradients(self) -> list[torch.Tensor | None]:
         return [param.grad for param in self._params]
 
-    def _give(self, reduced: Sequence[torch.Tensor], absent: Sequence[int]) -> None:
-        kept = [self._params[position].grad for position in absent]
+    def _give(self, reduced: Sequence[torch.Tensor]) -> None:
         for param, view in zip(self._params, reduced, strict=True):
             param.grad = view
-        for position, grad in zip(absent, kept, strict=True):
-            self._params[position].grad = grad
 
     def _gather(self, targets: list[torch.Tensor], strays: list[torch.Tensor]) -> None:
         try:

@@ -38,7 +38,7 @@ class DeltaBucket(DenseBucket):
                 torch.sub(param, start, out=view)
         return list(views)
 
-    def _give(self, reduced: Sequence[torch.Tensor], absent: Sequence[int]) -> None:
+    def _give(self, reduced: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             for param, start, delta in zip(self._params, self._starts, reduced, strict=True):
                 torch.add(start, delta, out=param)

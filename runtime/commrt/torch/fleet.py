@@ -143,12 +143,9 @@ class Fleet:
         """Return the plan by which buckets are launched in this cycle."""
         return self.plan if self._draft is None else self._draft.plan
 
-    def launch(self, bucket: Bucket, keep: bool = False) -> None:
-        """Submit a bucket. Does not block. If it raises, the other ranks must be told.
-
-        `keep`: see `Bucket.launch`.
-        """
-        bucket.launch(self._way(), keep or self._draft is not None)  # a draft may be withdrawn
+    def launch(self, bucket: Bucket) -> None:
+        """Submit a bucket. Does not block. If it raises, the other ranks must be told."""
+        bucket.launch(self._way())
 
     def settle(self) -> None:
         """Launch what is not launched, wait for all.

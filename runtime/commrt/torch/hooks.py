@@ -68,8 +68,7 @@ class Reducer:
     def synchronize(self) -> None:
         """Reduce what is not reduced yet and set every `.grad`. Blocks.
 
-        If any bucket fails nothing is in flight, a new cycle begins, and what has not been
-        reduced is as it was.
+        If any bucket fails no `.grad` is set, nothing is in flight, and a new cycle begins.
         """
         if self._cycle.synced:
             return
@@ -171,7 +170,7 @@ class Reducer:
         cycle = self._cycle
         if not cycle.held:
             try:
-                self._fleet.launch(bucket, keep=self._patience.given_up())
+                self._fleet.launch(bucket)
             except CommError as exc:  # peers wait for this bucket
                 self._fail(str(exc), exc)
         cycle.unfilled -= 1

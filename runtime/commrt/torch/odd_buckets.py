@@ -45,7 +45,7 @@ class SparseBucket(_Single):
         super().__init__(number, member, like)
         self._size = size
 
-    def launch(self, way: Way, keep: bool) -> None:
+    def launch(self, way: Way) -> None:
         """Submit the rows there are. Raises ArgumentError if the gradient is not sparse by rows."""
         self._handle = way.session.grouped_allgather_async(
             self._rows(), way.name(self.number), way.process_set
@@ -90,7 +90,7 @@ class CompressedBucket(_Single):
         super().__init__(number, member, like)
         self._compressor = compressor
 
-    def launch(self, way: Way, keep: bool) -> None:
+    def launch(self, way: Way) -> None:
         """Compress and submit; a missing gradient is announced as absent and counts as zeros."""
         grad = self._param.grad
         absent = (0,) if grad is None else ()

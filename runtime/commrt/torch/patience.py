@@ -44,10 +44,6 @@ class Patience:
             )  # fmt: skip
         return False
 
-    def given_up(self) -> bool:
-        """May gradients be under way after backward()?"""
-        return self._given_up
-
     def leave(self, named: Iterable[Named]) -> None:
         """Remember gradients as they are, before they are reduced."""
         self._left = [
