@@ -14,8 +14,9 @@ from commrun.environment import Surroundings, inherited, path_with
 from commrun.spec import UsageError
 
 _KEPT = 65536
-_DESCRIPTORS = 256, 16
-"""Open files that mpirun gets: some, and so many more for each rank, of which it has some seven."""
+_OPEN_FILES = 256
+_OPEN_FILES_OF_A_RANK = 16
+"""mpirun has some seven."""
 
 
 def find_mpirun(around: Surroundings) -> str:
@@ -44,7 +45,7 @@ def allow_descriptors(ranks: int) -> None:
     mpirun and the ranks inherit it. Never lowers it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS[0] + _DESCRIPTORS[1] * ranks
+    wanted = _OPEN_FILES + _OPEN_FILES_OF_A_RANK * ranks
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -114,15 +114,9 @@ def check_groups(options: Options, params: Iterable[torch.Tensor]) -> None:
 
 def _bucket(bucket: int | str | None) -> int | str | None:
     try:
-        return parse_bucket(bucket) if isinstance(bucket, str) else _size(bucket)
+        return None if bucket is None else parse_bucket(str(bucket))
     except ValueError as exc:
         raise ArgumentError(f"bucket must be a size in bytes, or 'formula': {exc}") from None
-
-
-def _size(size: int | None) -> int | None:
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-        raise ValueError(f"not {size!r}")
-    return size
 
 
 def _groups(num_groups: int, groups: Groups) -> int | tuple[tuple[torch.Tensor, ...], ...]:
