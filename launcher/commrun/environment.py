@@ -25,6 +25,9 @@ _FORWARDED = (
 )  # fmt: skip
 _OF_OUTER_JOB = ("PMIX_", "PRTE_", "OMPI_", "PMI_", "COMMRUN_")
 _SET_BY_USERS = ("PMIX_MCA_", "PRTE_MCA_", "OMPI_MCA_", "OMPI_ALLOW_RUN_AS_ROOT")
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""glibc's malloc otherwise gives autograd's gradients back to the kernel in each step, and touching
+them again in the next costs more than moving them to the peers."""
 _OUTER_MCA = ("OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs")
 
 
@@ -126,7 +129,7 @@ def rank_variables(seat: Seat, size: int, head: Seat) -> dict[str, str]:
 
 def rank_defaults(seat: Seat) -> dict[str, str]:
     """Return what a rank gets only where the variable is not set."""
-    defaults = {"PYTHONUNBUFFERED": "1"}
+    defaults = {"PYTHONUNBUFFERED": "1", **_KEEP_MEMORY}
     if seat.local_size > 1:
         defaults["OMP_NUM_THREADS"] = str(max(1, seat.cores // seat.local_size))
     return defaults

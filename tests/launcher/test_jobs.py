@@ -52,6 +52,30 @@ def test_torch_finds_its_variables():
     assert lines[0][2] == "['COMMRUN_SHIM']"
 
 
+def test_memory_given_back_in_one_step_is_there_in_the_next():
+    script = """
+        import ctypes, resource
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        libc.free.argtypes = [ctypes.c_void_p]
+        def step():
+            blocks = [libc.malloc(8 << 20) for _ in range(8)]
+            for block in blocks:
+                ctypes.memset(block, 1, 8 << 20)
+            for block in blocks:
+                libc.free(block)
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        step()
+        before = faults()
+        step()
+        print(faults() - before < 2000)
+    """
+    assert run_ranks(script, 1).stdout_of == {0: "True\n"}
+    unset = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    assert run_ranks(script, 1, env=unset).stdout_of == {0: "False\n"}
+
+
 def test_the_port_is_free_and_differs_between_jobs_at_once(tmp_path):
     gate = tmp_path / "gate"
     wait = f"echo $MASTER_PORT; while [ ! -e {gate} ]; do sleep 0.02; done"

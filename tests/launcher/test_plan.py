@@ -137,6 +137,12 @@ def test_threads_share_the_cores_of_a_host(cores, local, threads):
     assert defaults["PYTHONUNBUFFERED"] == "1"
 
 
+def test_malloc_keeps_the_gradients_of_a_step():
+    defaults = rank_defaults(Seat(0, 0, 2, "a", 8, "", 0))
+    assert defaults["MALLOC_TRIM_THRESHOLD_"] == "1073741824"
+    assert defaults["MALLOC_MMAP_THRESHOLD_"] == "33554432"
+
+
 def test_a_job_inside_a_rank_does_not_inherit_the_outer_job():
     outer = {
         "OMPI_COMM_WORLD_RANK": "1",
