@@ -56,7 +56,18 @@ def test_pieces_take_turns_in_a_stage(size: int, n: int, in_place: bool, seed: i
 @pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_it_conforms_between_processes(ranks: int) -> None:
-    result = run_ranks(Path(__file__).with_name("shared_conformance.py"), ranks, args=["10"])
+    conforms(ranks)
+
+
+@pytest.mark.ranks
+def test_no_kernel_touches_what_has_been_freed() -> None:
+    """Each block of memory is mapped by itself here, and gone as soon as it is freed."""
+    conforms(2, MALLOC_MMAP_THRESHOLD_="0")
+
+
+def conforms(ranks: int, **env: str) -> None:
+    script = Path(__file__).with_name("shared_conformance.py")
+    result = run_ranks(script, ranks, args=["10"], env=env)
     assert result.status == 0, result.output
     said = {rank: text.strip() for rank, text in result.stdout_of.items()}
     assert said == {rank: f"conforms {len(CHECKS)}" for rank in range(ranks)}

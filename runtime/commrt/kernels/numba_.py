@@ -62,10 +62,7 @@ def recipe(reduction: Reduction, dtype: np.dtype[Any]) -> Recipe:
 def _reduce_span(
     code: int, like: Any, sources: Any, outs: Any, lo: int, hi: int, divisor: float, factor: float
 ) -> None:
-    vectors.reduce_span(
-        code, like, sources.ctypes.data, sources.size, outs.ctypes.data, outs.size, lo, hi,
-        divisor, factor,
-    )  # fmt: skip
+    vectors.reduce_span(code, like, sources, outs, lo, hi, divisor, factor)
 
 
 Addresses = npt.NDArray[np.int64]

@@ -172,9 +172,7 @@ def reduce_staged(
             at = worked * piece * itemsize
             outs[0], outs[1] = out + at, sources[me]
             sources[me] = source + at
-            vectors.reduce_span(
-                op, like, sources.ctypes.data, size, outs.ctypes.data, 2, lo, hi, div, mul
-            )
+            vectors.reduce_span(op, like, sources, outs, lo, hi, div, mul)
             came[1] += 1
             announce(slots, size, me, WORKED, worked + 1, bells)
         elif filled < count and filled < taken + depth:

@@ -176,28 +176,31 @@ def _loop(b: Any, op: int, form: Format, span: Span, lo: Any, hi: Any) -> None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def reduce_span(
-    context: Any, op: Any, like: Any, sources: Any, n: Any, outs: Any, m: Any, lo: Any, hi: Any,
-    divisor: Any, factor: Any,
+    context: Any, op: Any, like: Any, sources: Any, outs: Any, lo: Any, hi: Any, divisor: Any,
+    factor: Any,
 ) -> Any:  # fmt: skip
-    """Join elements [lo, hi) of n sources in order; divide, multiply, store to m outputs.
+    """Join elements [lo, hi) of all sources in order; divide, multiply, store to all outputs.
 
     Min and Max let NaN win; complex numbers have none.
 
-    `like`: an array of the dtype. `sources`, `outs`: addresses of int64 arrays of addresses.
-    Integers are neither divided nor multiplied.
+    `like`: an array of the dtype. `sources`, `outs`: int64 arrays of addresses, not their own
+    addresses: numba frees an array of the caller's where it last sees it used. Integers are neither
+    divided nor multiplied.
     """
     form = _format(like.dtype)
-    whole = types.int64
-    signature = types.void(
-        whole, like, whole, whole, whole, whole, whole, whole, types.float64, types.float64
-    )
+    whole, table = types.int64, types.Array(types.int64, 1, "C")
+    signature = types.void(whole, like, table, table, whole, whole, types.float64, types.float64)
 
     def generate(target: Any, b: Any, _: Any, args: Any) -> Any:
-        code, _like, first, count, targets, number, start, stop, div, mul = args
+        code, _like, first, second, start, stop, div, mul = args
         real = form.wide if form.real else _FLOATS[64]
         if real != _FLOATS[64]:
             div, mul = b.fptrunc(div, real), b.fptrunc(mul, real)
-        span = Span(first, count, targets, number, div, mul)
+        given, taken = (target.make_array(table)(target, b, value) for value in (first, second))
+        span = Span(
+            b.ptrtoint(given.data, _I64), given.nitems, b.ptrtoint(taken.data, _I64), taken.nitems,
+            div, mul,
+        )  # fmt: skip
         for op in (SUM, MIN, MAX, PRODUCT):
             with b.if_then(b.icmp_signed("==", code, _I64(op))):
                 _loop(b, op, form, span, start, stop)
