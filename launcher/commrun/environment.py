@@ -25,9 +25,6 @@ _FORWARDED = (
 )  # fmt: skip
 _OF_OUTER_JOB = ("PMIX_", "PRTE_", "OMPI_", "PMI_", "COMMRUN_")
 _SET_BY_USERS = ("PMIX_MCA_", "PRTE_MCA_", "OMPI_MCA_", "OMPI_ALLOW_RUN_AS_ROOT")
-_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""glibc's malloc otherwise gives autograd's gradients back to the kernel in each step, and touching
-them again in the next costs more than moving them to the peers."""
 _OUTER_MCA = ("OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs")
 
 
@@ -125,6 +122,11 @@ def rank_variables(seat: Seat, size: int, head: Seat) -> dict[str, str]:
         "MASTER_ADDR": head.address,
         "MASTER_PORT": str(head.port),
     }
+
+
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""glibc's malloc otherwise gives autograd's gradients back to the kernel in each step, and touching
+them again in the next costs more than moving them to the peers."""
 
 
 def rank_defaults(seat: Seat) -> dict[str, str]:
