@@ -173,6 +173,13 @@ class Config:
         "1: `init()` measures the links between hosts, for a quarter of a second, unless a job of "
         "the last week did; 0: it does not",
     )
+    lock: int = _setting(
+        1,
+        _flag,
+        "",
+        "1: once steps are alike, ranks follow the order seen without asking one another, until "
+        "one of them does something else; 0: they agree on each operation",
+    )
     affinity: tuple[int, ...] = _setting(
         (),
         _cores,

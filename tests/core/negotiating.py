@@ -25,9 +25,9 @@ def check_order(network: Network, joined: bool = False) -> None:
     """
     by_number: dict[int, Bucket] = {}
     for rank, state in enumerate(network.ranks):
-        numbers = [bucket.number for bucket in state.buckets]
+        numbers = [bucket.number for bucket in state.begun]
         assert numbers == sorted(set(numbers))
-        for bucket in state.buckets:
+        for bucket in state.begun:
             assert rank in network.settings.sets[bucket.set_id].ranks
             if joined:
                 alike = tuple(replace(o, joined=False) for o in bucket.operations)

@@ -74,7 +74,7 @@ def test_a_known_operation_travels_as_a_bit(names: list[str], seed: int) -> None
             network.submit(rank, [ask(name)])
         network.settle()
         events = [event for event, _ in network.log[before:]]
-        messages = [wire.decode(e[2])[2] for e in events if e[0] == "coordinator"]  # type: ignore[arg-type]
+        messages = [wire.decode(e[2])[1] for e in events if e[0] == "coordinator"]  # type: ignore[arg-type]
         assert all(
             isinstance(m, wire.Ready) and bool(m.new) == (name not in seen) for m in messages
         )

@@ -23,7 +23,7 @@ def sent(actions: list[Action]) -> list[wire.Message]:
 
 def test_nothing_follows_from_nothing() -> None:
     departure, member = parts()
-    assert departure.actions(member, True, 0.0) == []
+    assert departure.actions(member, True, True, 0.0) == []
     assert departure.deadline() is None
 
 
@@ -31,22 +31,22 @@ def test_one_who_asks_leaves_once_and_then_waits_for_the_answer() -> None:
     departure, member = parts()
     departure.ask("done", False, nobody)
     departure.ask("again", True, nobody)
-    assert sent(departure.actions(member, False, 5.0)) == [wire.Leaving("done", False)]
-    assert departure.actions(member, False, 14.9) == []
+    assert sent(departure.actions(member, False, True, 5.0)) == [wire.Leaving("done", False)]
+    assert departure.actions(member, False, True, 14.9) == []
     assert departure.deadline() == 15.0
 
 
 def test_one_whose_patience_ends_goes_without_an_answer() -> None:
     departure, member = parts()
     departure.ask("done", False, nobody)
-    departure.actions(member, False, 5.0)
-    *before, stop = departure.actions(member, False, 15.0)
+    departure.actions(member, False, True, 5.0)
+    *before, stop = departure.actions(member, False, True, 15.0)
     assert sent(before) == [wire.Leaving("done", True)]
     assert isinstance(stop, Stop)
     assert isinstance(stop.error, ShutdownError)
     text = "rank 2 has shut down (done) with operations still open after 10 s"
     assert str(stop.error) == text
-    [*_, stop] = departure.actions(member, True, 16.0)
+    [*_, stop] = departure.actions(member, True, True, 16.0)
     assert isinstance(stop, Stop)
     assert str(stop.error) == "rank 2 has shut down (done)"
 
@@ -54,9 +54,9 @@ def test_one_whose_patience_ends_goes_without_an_answer() -> None:
 def test_a_final_one_is_at_the_end_of_its_patience_at_once() -> None:
     departure, member = parts()
     departure.ask("exception", True, nobody)
-    departure.actions(member, False, 5.0)
+    departure.actions(member, False, True, 5.0)
     assert departure.deadline() == 5.0
-    assert isinstance(departure.actions(member, False, 5.0)[-1], Stop)
+    assert isinstance(departure.actions(member, False, True, 5.0)[-1], Stop)
 
 
 def test_the_first_abort_ends_everything() -> None:
@@ -65,7 +65,7 @@ def test_the_first_abort_ends_everything() -> None:
     departure.ask("done", False, nobody)
     departure.abort(error, nobody)
     departure.abort(CommError("more"), nobody)
-    assert departure.actions(member, False, 0.0) == [Stop(error, ours=True)]
+    assert departure.actions(member, False, True, 0.0) == [Stop(error, ours=True)]
 
 
 def test_a_report_is_on_its_way_when_the_call_returns() -> None:
@@ -79,6 +79,6 @@ def test_a_report_is_on_its_way_when_the_call_returns() -> None:
     thread.start()
     assert woken.wait(30)
     assert thread.is_alive()
-    assert sent(departure.actions(member, True, 0.0)) == [wire.Report(1, "x", "bad")]
+    assert sent(departure.actions(member, True, True, 0.0)) == [wire.Report(1, "x", "bad")]
     thread.join()
-    assert departure.actions(member, True, 0.0) == []
+    assert departure.actions(member, True, True, 0.0) == []

@@ -25,8 +25,22 @@ class Execute:
 
 
 @dataclass(frozen=True, slots=True)
+class Revoke:
+    """Take a bucket back that not all members have begun, as they all do: this one may not have."""
+
+    bucket: Bucket
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Tell the user, once."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inform:
+    """Note something for those who want to know."""
 
     text: str
 
@@ -65,4 +79,6 @@ class PeersLeft:
     ranks: tuple[int, ...]
 
 
-Action = SendControl | Execute | Warn | Fail | Stop | Started | PeersLeft | CountAnew
+Action = (
+    SendControl | Execute | Revoke | Warn | Inform | Fail | Stop | Started | PeersLeft | CountAnew
+)

@@ -11,11 +11,15 @@ from commrt.core.agreement import agree
 from commrt.core.dooms import Dooms
 from commrt.core.goodbye import Goodbye
 from commrt.core.ids import CAPACITY, IdTable, Key
+from commrt.core.lease import Lease
 from commrt.core.ledger import Ledger, Pending
+from commrt.core.rhythm import Beat, Turn, provable, slot_of
 from commrt.core.stall import StallWatch
 from commrt.core.wire import (
+    Deviate,
     Failed,
     Forgotten,
+    Frozen,
     Hello,
     Item,
     Leaving,
@@ -31,6 +35,9 @@ from commrt.core.wire import (
 )
 from commrt.types import Agreed, Kind, ProcessSetSpec, Request
 
+Items = dict[int, Item]
+"""What each rank is told of an operation."""
+
 
 class Coordinator:
     """Decides for all process sets under one global order. Background thread of rank 0 only.
@@ -44,6 +51,7 @@ class Coordinator:
         sets: Mapping[int, ProcessSetSpec],
         limit: int,
         stalls: StallWatch,
+        lease: Lease,
         capacity: int = CAPACITY,
     ) -> None:
         self._ledger = Ledger(sets, stalls)
@@ -53,11 +61,26 @@ class Coordinator:
         self._stalls = stalls
         self._goodbye = Goodbye(size)
         self._held: dict[int, Request] = {}
-        self._numbers = 0
+        self._lease = lease
 
     def receive(self, rank: int, message: Message, now: float) -> list[Action]:
         """Take in one message of a member."""
+        if isinstance(message, Report | Leaving):
+            self._lease.hear(rank)
         match message:
+            case Deviate(epoch=epoch, why=why):
+                if not self._lease.is_about(epoch):
+                    return []
+                return [*self._lease.freeze(now, f"Rank {rank}: {why}")]
+            case Frozen(epoch=epoch, begun=begun):
+                return self._unlock(rank, begun) if self._lease.is_about(epoch) else []
+            case Ready() if not self._lease.free():
+                return []  # it crossed our Lock, and follows the plan or is announced again
+            case Report() if not self._lease.free():
+                self._lease.keep(rank, message)
+                return [*self._lease.freeze(now, f"Rank {rank}: {message.text}")]
+            case Leaving() if not self._lease.free():  # it is said again
+                return [*self._lease.freeze(now, f"Rank {rank} leaves: {message.why}")]
             case Ready():
                 return self._ready(rank, message, now)
             case Report():
@@ -88,11 +111,13 @@ class Coordinator:
         for key in self._stalls.expired(now):
             text = self._stalls.text([key], self._ledger.missing, now)
             actions += self._fail(key, "StallError", text, set())
+        actions += self._lease.tick(now)
         return actions + self._farewells() if actions else []
 
     def deadline(self) -> float | None:
         """When `tick` is next needed."""
-        return self._stalls.deadline()
+        times = (self._stalls.deadline(), self._lease.deadline())
+        return min((t for t in times if t is not None), default=None)
 
     def _report(self, rank: int, message: Report) -> list[Action]:
         key = (message.set_id, message.name)
@@ -141,7 +166,7 @@ class Coordinator:
             if refusal is not None:
                 actions.append(refusal)
                 continue
-            complete += self._ledger.enter(rank, request, by_name, now)
+            complete += self._ledger.enter(rank, request, by_name, now - message.waited)
             if joins:
                 self._dooms.release(rank)
                 for refused, text in self._ledger.refused():
@@ -178,7 +203,8 @@ class Coordinator:
     def _schedule(self, complete: Sequence[Key]) -> list[Action]:
         actions: list[Action] = []
         ready: list[tuple[int, Agreed]] = []
-        items: dict[Key, dict[int, Item]] = {}
+        items: dict[Key, Items] = {}
+        beats: dict[Key, Beat] = {}
         for key in complete:
             if not self._ledger.submitters(key):
                 continue  # its process set was removed just before
@@ -193,18 +219,60 @@ class Coordinator:
                 actions += [SendControl(r, failed) for r in pending.requests]
                 continue
             ready.append((key[0], agreed))
-            items[key] = self._items(pending, ranks, agreed)
+            item = self._item(pending, next(iter(pending.requests.values())), agreed)
+            items[key] = _told(pending, ranks, agreed, item)
+            beats[key] = _beat(pending, ranks, agreed, item)
+        return actions + self._order(ready, beats, items) + self._farewells()
+
+    def _order(
+        self, ready: list[tuple[int, Agreed]], beats: dict[Key, Beat], items: dict[Key, Items]
+    ) -> list[Action]:
+        """Put operations into buckets and tell, or begin to follow a plan that has them."""
+        actions: list[Action] = []
         buckets: dict[int, list[Scheduled]] = {}
-        for set_id, operations in fusion.plan(ready, self._limit):
-            told = [items[set_id, operation.name] for operation in operations]
+        epoch = self._lease.epoch
+        turns = [self._turn(*group, beats) for group in fusion.plan(ready, self._limit)]
+        for place, turn in enumerate(turns):
+            plan = self._lease.step(turn)
+            if plan and self._serves(plan, turns[place:]):
+                self._ledger.forget()
+                actions = list(self._lease.lock(plan, self._ledger.members))
+                break
+            self._lease.rhythm.add(turn)
+            told = [items[turn.set_id, beat.agreed.name] for beat in turn.beats]
+            number = self._lease.number()
             for rank in told[0]:
                 found = tuple(item[rank] for item in told)
-                buckets.setdefault(rank, []).append(Scheduled(self._numbers, set_id, found))
-            self._numbers += 1
+                buckets.setdefault(rank, []).append(Scheduled(number, turn.set_id, found))
         # Our own copy last: peers get theirs while we are still busy with ours.
-        for rank in sorted(buckets, reverse=True):
-            actions.append(SendControl(rank, Schedule(tuple(buckets[rank]))))
-        return actions + self._farewells()
+        ranks = sorted(buckets, reverse=True)
+        return [*(SendControl(r, Schedule(epoch, tuple(buckets[r]))) for r in ranks), *actions]
+
+    def _turn(self, set_id: int, operations: Sequence[Agreed], beats: dict[Key, Beat]) -> Turn:
+        size = len(self._ledger.members(set_id))
+        sound = all(provable(operation, size) for operation in operations)
+        return Turn(set_id, tuple(beats[set_id, o.name] for o in operations), sound)
+
+    def _serves(self, plan: Sequence[Turn], turns: Sequence[Turn]) -> bool:
+        """May all follow a plan, and is everything that is open in it?"""
+        calm = self._goodbye.calm() and self._dooms.empty() and not self._held
+        if not calm or self._ledger.joining.ranks():
+            return False
+        known = {(turn.set_id, slot_of(beat)) for turn in plan for beat in turn.beats}
+        wanted = {(turn.set_id, slot_of(beat)) for turn in turns for beat in turn.beats}
+        for request in self._ledger.pending():
+            wanted.add((request.set_id, request.name if request.named else request.signature.kind))
+        return wanted <= known
+
+    def _unlock(self, rank: int, begun: dict[int, int]) -> list[Action]:
+        """Note how far a rank is; once all have answered, negotiate again."""
+        if not self._lease.answer(rank, begun):
+            return []
+        told, reports = self._lease.unlock(self._ledger.members)
+        actions: list[Action] = [*told]
+        for reporter, report in reports:
+            actions += self._report(reporter, report)
+        return actions
 
     def _settle(self, agreed: Agreed, last: int) -> tuple[Agreed | str, list[Action]]:
         """Do here what an operation on the job itself asks for; its result travels as rows."""
@@ -224,12 +292,6 @@ class Coordinator:
                 self._dooms.forget(subject[0])
                 return agreed, orphaned
         return agreed, []
-
-    def _items(self, pending: Pending, ranks: Sequence[int], agreed: Agreed) -> dict[int, Item]:
-        """Return what each rank is told of an operation; those that have joined are told all."""
-        item = self._item(pending, next(iter(pending.requests.values())), agreed)
-        told = Item(-1, agreed.name, agreed.rows, agreed.absent, agreed.signature)
-        return {r: item if r in pending.requests else told for r in ranks}
 
     def _item(self, pending: Pending, request: Request, agreed: Agreed) -> Item:
         if not request.named:
@@ -275,3 +337,17 @@ class Coordinator:
 
     def _farewells(self) -> list[Action]:
         return self._goodbye.farewells(self._ledger.busy())
+
+
+def _told(pending: Pending, ranks: Sequence[int], agreed: Agreed, item: Item) -> Items:
+    """Return what each rank is told of an operation; those that have joined are told all."""
+    full = Item(-1, agreed.name, agreed.rows, agreed.absent, agreed.signature)
+    return {r: item if r in pending.requests else full for r in ranks}
+
+
+def _beat(pending: Pending, ranks: Sequence[int], agreed: Agreed, item: Item) -> Beat:
+    """Return an operation as it may come again in the next step."""
+    requests = [pending.requests[r] for r in ranks if r in pending.requests]
+    named = requests[0].named
+    ident = item.id if named else (agreed.signature.kind, agreed.signature)
+    return Beat(agreed, named, ident, tuple((r.rows, r.absent) for r in requests))

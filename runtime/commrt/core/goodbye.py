@@ -44,6 +44,10 @@ class Goodbye:
         self._asked[rank] = self._asked.get(rank, 0) - 1
         return None if self._asked[rank] > 0 else self._postponed.pop(rank, None)
 
+    def calm(self) -> bool:
+        """Is everyone here, and has nobody anything to announce again?"""
+        return not (self._leaving or self._gone or any(self._asked.values()))
+
     def leave(self, rank: int, why: str) -> str:
         """Note that a rank submits nothing more; return the text that says so."""
         self._leaving.setdefault(rank, why)

@@ -43,15 +43,15 @@ class Ledger:
         """Return the ranks of a set in order; none if there is no such set."""
         return self._sets[set_id].ranks if set_id in self._sets else ()
 
-    def enter(self, rank: int, request: Request, by_name: bool, now: float) -> list[Key]:
+    def enter(self, rank: int, request: Request, by_name: bool, since: float) -> list[Key]:
         """Note that a rank has submitted an operation; return what is complete by that."""
         key = (request.set_id, request.name)
         pending = self._pending.get(key)
         joins = request.signature.kind is Kind.JOIN
         if pending is None:
             pending = self._pending[key] = Pending()
-            if not joins:  # a rank that has joined may wait for as long as the others have data
-                self._stalls.begin(key, now)
+        if not joins:  # a rank that has joined may wait for as long as the others have data
+            self._stalls.begin(key, since)
         pending.requests[rank] = request
         pending.by_name |= by_name
         complete: list[Key] = []
@@ -67,6 +67,15 @@ class Ledger:
         if pending.kind is Kind.JOIN:
             self.joining.clear()
         return pending
+
+    def pending(self) -> list[Request]:
+        """Return what each open operation is to the first rank that submitted it."""
+        return [next(iter(pending.requests.values())) for pending in self._pending.values()]
+
+    def forget(self) -> None:
+        """Forget all that is open: who submitted it will do so again, or needs not."""
+        for key in list(self._pending):
+            self.take(key)
 
     def submitters(self, key: Key) -> set[int]:
         """Return the ranks that have submitted an operation."""

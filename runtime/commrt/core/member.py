@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from commrt import errors
 from commrt.core.actions import (
@@ -10,21 +11,30 @@ from commrt.core.actions import (
     CountAnew,
     Execute,
     Fail,
+    Inform,
     PeersLeft,
+    Revoke,
     SendControl,
     Started,
     Stop,
     Warn,
 )
 from commrt.core.ids import CAPACITY, IdTable, Key
+from commrt.core.schedule_lock import LockedPlan, Waiting
+from commrt.core.silence import Silence
 from commrt.core.wire import (
+    COORDINATOR,
     SPREAD,
+    Deviate,
     Failed,
     Farewell,
     Forgotten,
+    Freeze,
+    Frozen,
     Item,
     Leaving,
     Left,
+    Lock,
     Lost,
     Message,
     Ready,
@@ -33,6 +43,7 @@ from commrt.core.wire import (
     Schedule,
     Scheduled,
     Stalled,
+    Unlock,
     Welcome,
     ids_to_bits,
 )
@@ -40,64 +51,93 @@ from commrt.core.wire import Stop as StopMessage
 from commrt.errors import CommError, PeerLostError
 from commrt.types import Agreed, Bucket, Kind, Request
 
-COORDINATOR = 0
-"""World rank whose engine coordinates."""
+
+@dataclass(slots=True)
+class Said:
+    """How many reports and goodbyes the coordinator was told, and the last goodbye."""
+
+    count: int = 0
+    goodbye: Leaving | None = None
 
 
 class Member:
-    """Turns submissions and the coordinator's messages into actions. Background thread only."""
+    """Turns submissions and the coordinator's messages into actions. Background thread only.
+
+    While there is a plan, submissions go where it has them, and nothing is said.
+    """
 
     def __init__(
         self, rank: int, hosts: Sequence[str], stall_warn: float, capacity: int = CAPACITY
     ) -> None:
         self._rank = rank
         self._hosts = tuple(hosts)
-        self._stall_warn = stall_warn
+        self._silence = Silence(hosts, stall_warn)
         self._ids = IdTable(capacity)
         self._open: dict[Key, tuple[Request, float, int | None]] = {}
         self._open_ids: dict[int, Key] = {}
-        self._warned_at = 0.0
+        self._plan: LockedPlan | None = None
+        self._said = Said()
 
     def submit(self, requests: Sequence[Request], now: float) -> list[Action]:
-        """Announce new submissions in one message."""
-        new: list[Request] = []
-        known: list[int] = []
-        rows: dict[int, tuple[int, ...]] = {}
-        absent: dict[int, tuple[int, ...]] = {}
+        """Announce new submissions in one message, or put them where the plan has them."""
         for request in requests:
-            id = self._ids.find(request) if request.named else None
-            if id is not None and known and abs(id - known[0]) > SPREAD:
-                id = None
-            self._open[request.set_id, request.name] = (request, now, id)
-            if id is None:
-                new.append(request)
-                continue
-            known.append(id)
-            self._open_ids[id] = (request.set_id, request.name)
-            if request.rows:
-                rows[id] = request.rows
-            if request.absent:
-                absent[id] = request.absent
-        base, bits = ids_to_bits(known)
-        return [self._tell(Ready(tuple(new), base, bits, rows, absent))]
+            self._open[request.set_id, request.name] = (request, now, None)
+        if self._plan is None:
+            return [self._announce(requests)]
+        return self._follow(self._plan, [(request, now) for request in requests], now)
 
-    def report(self, set_id: int, name: str, text: str) -> list[Action]:
+    def ended(self, bucket: Bucket) -> list[Action]:
+        """Note that a bucket is done here: the next one of the plan may begin."""
+        if self._plan is None or bucket.epoch != self._plan.epoch:
+            return []
+        self._plan.end(bucket.number)
+        return self._begin(self._plan)
+
+    def blocked(self) -> list[Key]:
+        """Return what the plan has wait for something that is still to be submitted here."""
+        return [] if self._plan is None else self._plan.blocked()
+
+    def awaited(self, key: Key, now: float) -> list[Action]:
+        """Give up a plan that has a caller wait for what he has not submitted yet."""
+        if self._plan is None:
+            return []
+        return self._deviate(self._plan, f"{key[1]!r} is waited for before its turn", now)
+
+    def negotiates(self) -> bool:
+        """Is there no plan?"""
+        return self._plan is None
+
+    def report(self, set_id: int, name: str, text: str, now: float) -> list[Action]:
         """Tell every rank that an operation fails here."""
-        return [self._tell(Report(set_id, name, text))]
+        self._said.count += 1
+        actions = [] if self._plan is None else self._deviate(self._plan, text, now)
+        return [*actions, self._tell(Report(set_id, name, text))]
 
-    def leave(self, why: str, final: bool = False) -> list[Action]:
-        """Ask to leave; the coordinator answers when nothing of ours is open."""
-        return [self._tell(Leaving(why, final))]
+    def leave(self, why: str, now: float, final: bool = False) -> list[Action]:
+        """Ask to leave; the coordinator answers when nothing of ours is open.
+
+        While there is a plan, ask to give it up first.
+        """
+        self._said.goodbye = Leaving(why, final)
+        if self._plan is not None:
+            return self._deviate(self._plan, f"it leaves ({why})", now)
+        return self._part(self._said.goodbye)
 
     def open_names(self) -> list[str]:
-        """Names of the operations submitted here and not yet scheduled."""
+        """Names of the operations submitted here that have not begun."""
         return [name for _, name in self._open]
 
-    def receive(self, message: Message) -> list[Action]:
+    def receive(self, message: Message, now: float) -> list[Action]:
         """Obey the coordinator. Never raises: unknown operations are ignored."""
         match message:
-            case Schedule(buckets=buckets):
-                return [Execute(self._bucket(b)) for b in buckets]
+            case Schedule(epoch=epoch, buckets=buckets):
+                return [Execute(self._bucket(epoch, b)) for b in buckets]
+            case Lock():
+                return self._lock(message, now)
+            case Freeze(epoch=epoch) if self._plan is not None and epoch == self._plan.epoch:
+                return [self._tell(Frozen(epoch, self._plan.freeze()))]
+            case Unlock() if self._plan is not None:
+                return self._unlock(self._plan, message, now)
             case Failed(set_id=set_id, name=name, error=error, text=text):
                 self._close((set_id, name))
                 return [Fail(set_id, name, make_error(error, text))]
@@ -106,7 +146,7 @@ class Member:
             case Recount():
                 return [CountAnew()]
             case Stalled(text=text):
-                self._warned_at = float("inf")
+                self._silence.broken()
                 return [Warn(text)]
             case Welcome():
                 return [Started()]
@@ -121,40 +161,115 @@ class Member:
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Warn when the coordinator itself is the one that is late."""
-        since = self._oldest()
-        if since is None or now < self._silence_deadline(since):
-            return []
-        self._warned_at = float("inf")
-        names = ", ".join(repr(name) for name in self.open_names()[:6])
-        return [
-            Warn(
-                f"rank {COORDINATOR} on {self._hosts[COORDINATOR]} has not answered for "
-                f"{now - since:.0f} s; it is stopped, or busy outside Python. Waiting for {names}"
-            )
-        ]
+        """Warn when the coordinator is late; give up a plan that does not get on.
 
-    def deadline(self) -> float | None:
+        Once the job negotiates again the coordinator can say who is late.
+        """
+        actions: list[Action] = [*self._silence.tick(self._unanswered(), self.open_names(), now)]
+        if self._watched() and now >= self._silence.next_look():
+            assert self._plan is not None
+            if self._silence.overdue(self._plan.oldest(), now):
+                actions += self._deviate(self._plan, "it waits for others", now)
+        return actions
+
+    def deadline(self) -> float:
         """When `tick` is next needed."""
-        since = self._oldest()
-        if since is None or self._warned_at == float("inf"):
+        answer = self._silence.deadline(self._unanswered())
+        return min(answer, self._silence.next_look()) if self._watched() else answer
+
+    def _watched(self) -> bool:
+        """May a plan fail to get on?"""
+        plan = self._plan
+        return plan is not None and plan.deviated is None and not plan.idle()
+
+    def _unanswered(self) -> float | None:
+        """Since when the coordinator should have answered."""
+        if self._rank == COORDINATOR:
             return None
-        return self._silence_deadline(since)
+        if self._plan is not None:
+            return self._plan.deviated
+        # A join may take as long as the others have data.
+        return next((t for r, t, _ in self._open.values() if not _joins(r)), None)
 
-    def _silence_deadline(self, since: float) -> float:
-        return float("inf") if self._warned_at == float("inf") else since + 1.5 * self._stall_warn
+    def _lock(self, message: Lock, now: float) -> list[Action]:
+        self._plan = LockedPlan(message)
+        self._open_ids.clear()
+        waiting = [(request, since) for request, since, _ in self._open.values()]
+        text = f"from bucket {message.first} on {len(message.plan)} buckets come again and again"
+        actions: list[Action] = [Inform(text)]
+        if message.heard != self._said.count:
+            actions += self._deviate(self._plan, "it has just said otherwise", now)
+        return actions + self._follow(self._plan, waiting, now)
 
-    def _oldest(self) -> float | None:
-        since = None
-        if self._rank != COORDINATOR:  # a join may take as long as the others have data
-            since = next((t for r, t, _ in self._open.values() if not _joins(r)), None)
-        if since is None:
-            self._warned_at = 0.0
-        return since
+    def _follow(self, plan: LockedPlan, waiting: Sequence[Waiting], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for request, since in waiting:
+            if plan.deviated is not None:
+                break  # what comes later must not be taken for what should have come here
+            why = plan.place(request, since)
+            if why is not None:
+                actions += self._deviate(plan, why, now)
+        return actions + self._begin(plan)
 
-    def _bucket(self, scheduled: Scheduled) -> Bucket:
+    def _begin(self, plan: LockedPlan) -> list[Action]:
+        buckets = plan.begin()
+        for bucket in buckets:
+            for operation in bucket.operations:
+                self._close((bucket.set_id, operation.name))
+        return [Execute(bucket) for bucket in buckets]
+
+    def _deviate(self, plan: LockedPlan, why: str, now: float) -> list[Action]:
+        if plan.deviated is not None:
+            return []
+        plan.deviated = now
+        return [self._tell(Deviate(plan.epoch, why))]
+
+    def _unlock(self, plan: LockedPlan, message: Unlock, now: float) -> list[Action]:
+        """Take back what not all have begun; announce all that is not finished."""
+        self._plan = None
+        buckets, back = plan.unlock(message)
+        actions: list[Action] = [Inform(f"the job negotiates again. {message.why}")]
+        actions += [Revoke(bucket) for bucket in buckets]
+        waiting = [*back, *((request, since) for request, since, _ in self._open.values())]
+        waiting.sort(key=lambda pair: pair[1])  # stable
+        self._open = {(r.set_id, r.name): (r, since, None) for r, since in waiting}
+        if waiting:
+            requests = [request for request, _ in waiting]
+            actions.append(self._announce(requests, waited=now - waiting[0][1]))
+        return actions + self._part(self._said.goodbye)
+
+    def _part(self, goodbye: Leaving | None) -> list[Action]:
+        if goodbye is None:
+            return []
+        self._said.count += 1
+        return [self._tell(goodbye)]
+
+    def _announce(self, requests: Sequence[Request], waited: float = 0.0) -> SendControl:
+        new: list[Request] = []
+        known: list[int] = []
+        rows: dict[int, tuple[int, ...]] = {}
+        absent: dict[int, tuple[int, ...]] = {}
+        for request in requests:
+            id = self._ids.find(request) if request.named else None
+            if id is not None and known and abs(id - known[0]) > SPREAD:
+                id = None
+            if id is None:
+                new.append(request)
+                continue
+            key = (request.set_id, request.name)
+            self._open[key] = (request, self._open[key][1], id)
+            self._open_ids[id] = key
+            known.append(id)
+            if request.rows:
+                rows[id] = request.rows
+            if request.absent:
+                absent[id] = request.absent
+        base, bits = ids_to_bits(known)
+        return self._tell(Ready(tuple(new), base, bits, rows, absent, waited=waited))
+
+    def _bucket(self, epoch: int, scheduled: Scheduled) -> Bucket:
         agreed = tuple(self._agreed(scheduled.set_id, item) for item in scheduled.items)
-        return Bucket(scheduled.number, scheduled.set_id, agreed)
+        return Bucket(scheduled.number, scheduled.set_id, agreed, epoch)
 
     def _agreed(self, set_id: int, item: Item) -> Agreed:
         if item.signature is not None:

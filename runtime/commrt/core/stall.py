@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from commrt.core.ids import Key
 
@@ -20,8 +21,13 @@ class StallWatch:
         self._warned: set[Key] = set()
 
     def begin(self, key: Key, now: float) -> None:
-        """Start timing: the first rank has submitted `key`."""
+        """Start timing: the first rank has submitted `key`, or one that did so earlier is told."""
+        if now >= self._since.get(key, inf):
+            return
+        in_order = key not in self._since and now >= next(reversed(self._since.values()), -inf)
         self._since[key] = now
+        if not in_order:  # `deadline` looks at the first ones only
+            self._since = dict(sorted(self._since.items(), key=lambda item: item[1]))
 
     def end(self, key: Key) -> None:
         """Stop timing `key`."""

@@ -1,4 +1,4 @@
-"""Control messages: msgspec structs in a msgpack envelope of (generation, epoch, message)."""
+"""Control messages: msgspec structs in a msgpack envelope of (generation, message)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from commrt.types import Request, Signature
+
+COORDINATOR = 0
+"""World rank whose engine coordinates."""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
@@ -22,6 +25,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
     `new` are announced in full; bit i of `bits` (little endian) stands for id `base + i`.
     `rows` and `absent` complete the requests behind ids. `again`: it answers a `Forgotten`.
+    `waited`: seconds since the first of them was submitted.
     """
 
     new: tuple[Request, ...] = ()
@@ -30,6 +34,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     rows: dict[int, tuple[int, ...]] = {}
     absent: dict[int, tuple[int, ...]] = {}
     again: bool = False
+    waited: float = 0.0
 
 
 class Report(msgspec.Struct, tag="report", array_like=True, frozen=True):
@@ -71,7 +76,74 @@ class Scheduled(msgspec.Struct, array_like=True, frozen=True):
 class Schedule(msgspec.Struct, tag="schedule", array_like=True, frozen=True):
     """Coordinator to member: run these buckets, in this order."""
 
+    epoch: int
     buckets: tuple[Scheduled, ...]
+
+
+class Planned(msgspec.Struct, array_like=True, frozen=True):
+    """One operation of a plan; `name` is "" for any unnamed one of this signature.
+
+    `rows` and `absent` are what all agreed on, `own_rows` and `own_absent` this member's own.
+    """
+
+    name: str
+    signature: Signature
+    rows: tuple[tuple[int, ...], ...] = ()
+    absent: tuple[int, ...] = ()
+    own_rows: tuple[int, ...] = ()
+    own_absent: tuple[int, ...] = ()
+
+
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """One bucket of a plan; without operations if it is another set's."""
+
+    set_id: int
+    operations: tuple[Planned, ...] = ()
+
+
+class Lock(msgspec.Struct, tag="lock", array_like=True, frozen=True):
+    """Coordinator to all: from here on follow this plan, again and again, without asking.
+
+    Its buckets are numbered from `first` on. `heard`: how many reports and goodbyes of this member
+    were heard before. One that has said more stands where the others do not.
+    """
+
+    epoch: int
+    first: int
+    heard: int
+    plan: tuple[Place, ...]
+
+
+class Deviate(msgspec.Struct, tag="deviate", array_like=True, frozen=True):
+    """Member to coordinator: the plan does not hold here."""
+
+    epoch: int
+    why: str
+
+
+class Freeze(msgspec.Struct, tag="freeze", array_like=True, frozen=True):
+    """Coordinator to all: begin no bucket more, and say how far you are."""
+
+    epoch: int
+
+
+class Frozen(msgspec.Struct, tag="frozen", array_like=True, frozen=True):
+    """Member to coordinator: how many buckets of each set have begun here."""
+
+    epoch: int
+    begun: dict[int, int]
+
+
+class Unlock(msgspec.Struct, tag="unlock", array_like=True, frozen=True):
+    """Coordinator to all: finish the first `kept` buckets of each set, take back up to `begun`.
+
+    What is not finished is announced anew. `why`: what did not follow the plan, for people.
+    """
+
+    epoch: int
+    why: str
+    kept: dict[int, int]
+    begun: dict[int, int]
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
@@ -130,6 +202,11 @@ Message = (
     | Report
     | Leaving
     | Schedule
+    | Lock
+    | Deviate
+    | Freeze
+    | Frozen
+    | Unlock
     | Failed
     | Forgotten
     | Recount
@@ -140,17 +217,20 @@ Message = (
     | Stop
 )
 
+UPWARD = (Hello, Ready, Report, Leaving, Deviate, Frozen)
+"""What members send to the coordinator; all else comes from there."""
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, int, Message])
+_decoder = msgspec.msgpack.Decoder(tuple[int, Message])
 
 
-def encode(generation: int, epoch: int, message: Message) -> bytes:
+def encode(generation: int, message: Message) -> bytes:
     """Return the bytes of a message."""
-    return _encoder.encode((generation, epoch, message))
+    return _encoder.encode((generation, message))
 
 
-def decode(data: bytes) -> tuple[int, int, Message]:
-    """Return (generation, epoch, message). Raises ValueError on anything else."""
+def decode(data: bytes) -> tuple[int, Message]:
+    """Return (generation, message). Raises ValueError on anything else."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as exc:

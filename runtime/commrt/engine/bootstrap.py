@@ -21,6 +21,7 @@ from commrt.control.mpi_rendezvous import MpiRendezvous
 from commrt.control.peers import Card, compare, introduce, same_machine, same_processes, topology
 from commrt.control.zmq_ import ZmqLink
 from commrt.core.coordinator import Coordinator
+from commrt.core.lease import Lease
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
 from commrt.engine.carriers import ALONE, Carrier, Job, choose, may_share
@@ -152,14 +153,15 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
     coordinator = None
     if here.rank == 0:
         stalls = StallWatch(config.stall_warn, config.stall_fail, here.hosts)
+        lease = Lease(here.hosts, config.stall_warn, config.stall_fail, bool(config.lock))
         coordinator = Coordinator(
-            here.size, sets, config.fusion_limit(), stalls, config.cache_capacity
+            here.size, sets, config.fusion_limit(), stalls, lease, config.cache_capacity
         )
     executor = Executor(
         place.carrier.transport, Sets(here.rank, members), place.generation, order.clock
     )
     heart = Heart()
-    heart.describe = executor.current
+    heart.describe, heart.wake = executor.current, place.link.wake
     return Parts(
         topology=here,
         generation=place.generation,

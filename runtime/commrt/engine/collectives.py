@@ -100,10 +100,13 @@ class Collectives:
             scale=after,
             segments=partial(_segments, parts),
         )
-        yield from self._converse(running, members, job)
-        if not direct:
-            yield from _unpack(flat, [part.out for part in parts])
-            self._buffers.give(flat)
+        try:
+            yield from self._converse(running, members, job)
+            if not direct:
+                yield from _unpack(flat, [part.out for part in parts])
+        finally:  # it may be taken back
+            if not direct:
+                self._buffers.give(flat)
 
     def _reduce_scatter(self, running: Running, members: Members) -> Task:
         submission, signature = running.submissions[0], running.bucket.operations[0].signature
@@ -118,9 +121,11 @@ class Collectives:
             row = source.size // max(1, spec.shape[0])
             counts = tuple((hi - lo) * row for lo, hi in chunk_bounds(spec.shape[0], size))
             job = Exchange(flat, out, size, members.index, signature.op, after, counts)
-            yield from self._converse(running, members, job)
-            if flat is not source:
-                self._buffers.give(flat)
+            try:
+                yield from self._converse(running, members, job)
+            finally:
+                if flat is not source:
+                    self._buffers.give(flat)
 
     def _converse(self, running: Running, members: Members, job: Exchange) -> Task:
         """Let the codec have what it asks for."""

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections import deque
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -18,13 +19,15 @@ from commrt.core.actions import (
     CountAnew,
     Execute,
     Fail,
+    Inform,
     PeersLeft,
+    Revoke,
     SendControl,
     Started,
     Stop,
     Warn,
 )
-from commrt.core.member import COORDINATOR
+from commrt.core.wire import COORDINATOR
 from commrt.engine.losses import Losses
 from commrt.engine.pace import Pace
 from commrt.engine.parts import Parts
@@ -43,7 +46,6 @@ _TURN = 0.001
 _PATIENCE = 0.00003
 """Seconds of trying again before going round: that takes longer than most segments are late."""
 _TRIES = 100
-_UPWARD = (wire.Hello, wire.Ready, wire.Report, wire.Leaving)
 
 
 class Cycle:
@@ -73,12 +75,14 @@ class Cycle:
         new = parts.queue.drain()
         if new:
             self._todo.extend(parts.member.submit([s.request for s in new], now))
-        self._todo.extend(parts.departure.actions(parts.member, parts.queue.empty(), now))
+        idle, settled = parts.queue.empty(), parts.executor.settled()
+        self._todo.extend(parts.departure.actions(parts.member, idle, settled, now))
         if now >= self._due:
             self._tick(now)
         self._carry_out(now)
         if parts.executor.busy():
             self._move()
+        self._heed_waiters(now)
         if self._end is not None and self._end.error is None and parts.executor.busy():
             return None  # what was scheduled before the goodbye is finished first
         return self._end
@@ -150,7 +154,7 @@ class Cycle:
                 self._losses.add(event.rank, event.why, now, event.hung_up)
             return
         try:
-            generation, _, message = wire.decode(event.data)
+            generation, message = wire.decode(event.data)
         except ValueError as exc:
             log.warning(
                 "rank %d: ignored a message of rank %d: %s", parts.topology.rank, event.rank, exc
@@ -161,11 +165,11 @@ class Cycle:
 
     def _deliver(self, rank: int, message: wire.Message, now: float) -> None:
         parts = self._parts
-        if isinstance(message, _UPWARD):
+        if isinstance(message, wire.UPWARD):
             if parts.coordinator is not None:
                 self._todo.extend(parts.coordinator.receive(rank, message, now))
         else:
-            self._todo.extend(parts.member.receive(message))
+            self._todo.extend(parts.member.receive(message, now))
 
     def _tick(self, now: float) -> None:
         parts = self._parts
@@ -190,15 +194,19 @@ class Cycle:
                     if rank == parts.topology.rank:
                         self._deliver(rank, message, now)
                     else:
-                        parts.link.send(rank, wire.encode(parts.generation, 0, message))
+                        parts.link.send(rank, wire.encode(parts.generation, message))
                 case Execute(bucket=bucket):
                     if not parts.executor.busy():
                         self._pace.begin(now)
                     parts.executor.start(bucket, self._submissions(bucket, now), now)
+                case Revoke(bucket=bucket):
+                    parts.executor.revoke(bucket, partial(self._submissions, bucket, now), now)
                 case Fail(set_id=set_id, name=name, error=error):
                     parts.queue.fail((set_id, name), error)
                 case Warn(text=text):
                     log.warning("rank %d: %s", parts.topology.rank, text)
+                case Inform(text=text):
+                    log.info("rank %d: %s", parts.topology.rank, text)
                 case CountAnew():
                     parts.queue.count_anew()
                 case PeersLeft(ranks=ranks):
@@ -236,11 +244,22 @@ class Cycle:
             for running in done:
                 self._complete(running)
             now = clock()
+            self._carry_out(now)
             if executor.steps() != steps:
                 steps, patient_until = executor.steps(), now + patience
             elif now >= patient_until:
                 self._at_rest = True
                 return
+
+    def _heed_waiters(self, now: float) -> None:
+        """Tell the member of callers that wait for what can't begin."""
+        parts = self._parts
+        blocked = parts.member.blocked()
+        parts.heart.blocked = bool(blocked)  # before we look: who waits from now on wakes us
+        for key in blocked:
+            if parts.queue.find(key).handle.wanted():
+                self._todo.extend(parts.member.awaited(key, now))
+        self._carry_out(now)
 
     def _complete(self, running: Running) -> None:
         parts = self._parts
@@ -263,6 +282,7 @@ class Cycle:
                 done,
             )
         )
+        self._todo.extend(parts.member.ended(running.bucket))
         for place, submission in enumerate(running.submissions):
             parts.queue.finish(submission)
             submission.handle.complete(outcome(running, place))
@@ -310,11 +330,11 @@ def _tell_peers(parts: Parts, error: CommError, linger: float) -> None:
     message = wire.Stop(type(error).__name__, str(error))
     if parts.coordinator is None:
         if isinstance(error, (EngineError, StallError)):
-            parts.link.send(COORDINATOR, wire.encode(parts.generation, 0, message))
+            parts.link.send(COORDINATOR, wire.encode(parts.generation, message))
         return
     listening = set()
     for order in parts.coordinator.stop(message):
-        parts.link.send(order.rank, wire.encode(parts.generation, 0, message))
+        parts.link.send(order.rank, wire.encode(parts.generation, message))
         listening.add(order.rank)
     deadline = time.monotonic() + linger
     while listening and (left := deadline - time.monotonic()) > 0:

@@ -9,6 +9,9 @@ from commrt.core.actions import Action, Stop
 from commrt.core.member import Member
 from commrt.errors import CommError, PeerLostError, ShutdownError
 
+_FREEING = 2.0
+"""Seconds to wait until the job negotiates again, so that nobody waits for what we have begun."""
+
 _PATIENCE = 5.0
 """Seconds to wait for an engine that may have just ended."""
 
@@ -27,6 +30,7 @@ class Departure:
         self._asked: tuple[str, bool] | None = None
         self._aborted: CommError | None = None
         self._until: float | None = None
+        self._detained = False
         self._reports: list[tuple[int, str, str, threading.Event]] = []
 
     def ask(self, why: str, final: bool, wake: Callable[[], None]) -> None:
@@ -50,27 +54,34 @@ class Departure:
         wake()
         taken.wait(_PATIENCE)
 
-    def actions(self, member: Member, idle: bool, now: float) -> list[Action]:
-        """Return what follows from what was asked."""
+    def actions(self, member: Member, idle: bool, settled: bool, now: float) -> list[Action]:
+        """Return what follows from what was asked.
+
+        `idle`: nothing is open. `settled`: what was taken back has come to its end.
+        """
         if self._aborted is not None:
             return [Stop(self._aborted, ours=not isinstance(self._aborted, PeerLostError))]
         reported: list[Action] = []
         while self._reports:
             set_id, name, text, taken = self._reports.pop(0)
-            reported += member.report(set_id, name, text)
+            reported += member.report(set_id, name, text, now)
             taken.set()  # later submissions are drained in a later round
         if self._asked is None:
             return reported
         why, final = self._asked
         if self._until is None:
             self._until = now + (0.0 if final else self._patience)
-            return reported + member.leave(why)
+            return reported + member.leave(why, now)
         if now < self._until:
+            return reported
+        if not self._detained and not (member.negotiates() and settled):
+            self._detained, self._until = True, now + _FREEING
             return reported
         text = f"rank {self._rank} has shut down ({why})"
         if not idle:
             text += f" with operations still open after {self._patience:.0f} s"
-        return [*reported, *member.leave(why, final=True), Stop(ShutdownError(text), ours=True)]
+        reported += member.leave(why, now, final=True)
+        return [*reported, Stop(ShutdownError(text), ours=True)]
 
     def asked(self) -> bool:
         """Has this rank asked to leave?"""

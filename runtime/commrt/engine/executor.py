@@ -45,6 +45,21 @@ class Executor:
         self._waiting.append(running)
         self._sets.follow(bucket.operations[0])
 
+    def revoke(self, bucket: Bucket, stand_ins: Callable[[], list[Submission]], now: float) -> None:
+        """Take a bucket back, as all members do; `stand_ins` serve if it is new to us."""
+        known = (*self._active, *self._waiting)
+        running = next((r for r in known if r.bucket.number == bucket.number), None)
+        if running is None:
+            self.start(bucket, stand_ins(), now)
+            running = self._waiting[-1]
+        running.revoked = True
+        if running.work is not None:
+            running.work.cancel()
+
+    def settled(self) -> bool:
+        """Has all that was taken back come to its end?"""
+        return not any(running.revoked for running in (*self._active, *self._waiting))
+
     def busy(self) -> bool:
         """Is anything to be moved?"""
         return bool(self._active or self._waiting)
@@ -56,7 +71,7 @@ class Executor:
         )
 
     def progress(self) -> list[Running]:
-        """Move everything in flight on; return the buckets that are done."""
+        """Move everything in flight on; return the buckets that are done, less what was revoked."""
         while self._waiting and len(self._active) < _IN_FLIGHT and self._in_window():
             running = self._waiting.popleft()
             running.started = self._clock()
@@ -64,7 +79,7 @@ class Executor:
         done = [running for running in self._active if self._advance(running)]
         if done:
             self._active = [running for running in self._active if running not in done]
-        return done
+        return [running for running in done if not running.revoked]
 
     def _in_window(self) -> bool:
         """May the next bucket start beside the oldest one on the wire?"""
@@ -117,10 +132,15 @@ class Executor:
                     return False
                 self._finished_steps += running.work.steps() + 1
                 running.work = None
+                if running.revoked:
+                    running.task.close()
+                    return True
             try:
                 running.work = next(running.task)
             except StopIteration:
                 return True
+            if running.revoked and running.work is not None:
+                running.work.cancel()
             if running.work is None:  # a slice of local work is done: look at the inbox first
                 self._finished_steps += 1
                 return False

@@ -15,6 +15,9 @@ from commrt.errors import ArgumentError, CommError
 
 log = logging.getLogger("commrt.engine")
 
+_POLLED = 0.01
+"""Seconds after which who asks whether it is done is taken to wait for it."""
+
 _LOOK = 5.0
 """Seconds between looks at a sleeping waiter's engine."""
 
@@ -38,8 +41,8 @@ class Handle:
     """
 
     __slots__ = (
-        "_callbacks", "_collected", "_error", "_heart", "_latch", "_lock", "_result", "_wrap",
-        "name",
+        "_callbacks", "_collected", "_error", "_heart", "_latch", "_lock", "_polled", "_result",
+        "_wanted", "_wrap", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, wrap: Callable[[Outcome], Any], heart: Heart) -> None:
@@ -53,6 +56,8 @@ class Handle:
         self._collected = False
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Handle], None]] | None = []
+        self._wanted = False
+        self._polled: float | None = None
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until the operation has ended; return its result or raise its error.
@@ -80,7 +85,13 @@ class Handle:
 
     def done(self) -> bool:
         """Tell whether it has ended, well or not. Never blocks."""
+        if self._callbacks is not None and self._heart.blocked:
+            self._poll()
         return self._callbacks is None
+
+    def wanted(self) -> bool:
+        """Does, or did, a caller wait for it, or ask for it again and again?"""
+        return self._wanted
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Block until it has ended; return its error or None. Raises TimeoutError."""
@@ -108,6 +119,7 @@ class Handle:
             loop.call_soon_threadsafe(_resolve, future)
 
         self.add_done_callback(wake)
+        self._want()
         yield from future
         return self.wait()
 
@@ -137,8 +149,21 @@ class Handle:
         except BaseException:  # SystemExit too: the engine outlives a callback
             log.exception("a callback of %r raised", self.name)
 
+    def _want(self) -> None:
+        self._wanted = True
+        if self._heart.blocked:
+            self._heart.wake()
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        if self._polled is None:
+            self._polled = now
+        elif now >= self._polled + _POLLED:
+            self._want()
+
     def _block(self, timeout: float | None) -> None:
         self._heart.check()
+        self._wanted = True
         start = time.monotonic()
         deadline = None if timeout is None else start + timeout
         try:

@@ -14,11 +14,14 @@ _STUCK = 30.0
 class Heart:
     """Thread safety: `beat`, `rest` and `describe` background thread only, the rest any thread.
 
-    `describe()` says what the thread is at.
+    `describe()` says what the thread is at, `wake()` wakes it. `blocked`: something can't begin
+    before the callers of this process do more, so it matters to the thread who of them waits.
     """
 
     def __init__(self) -> None:
         self.describe: Callable[[], str] = lambda: "starting"
+        self.wake: Callable[[], None] = lambda: None
+        self.blocked = False
         self._busy_since: float | None = None
         self._lock = threading.Lock()
         self._exposed = 0.0
@@ -51,6 +54,8 @@ class Heart:
         """Note that a caller waits."""
         with self._lock:
             self._waiters += 1
+        if self.blocked:
+            self.wake()
 
     def wait_ended(self, seconds: float) -> None:
         """Note that it does no more, and add up its time."""

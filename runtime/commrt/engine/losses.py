@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commrt.core.member import COORDINATOR, peer_lost
+from commrt.core.member import peer_lost
+from commrt.core.wire import COORDINATOR
 from commrt.errors import PeerLostError
 
 _WINDOW = 0.2

@@ -27,11 +27,12 @@ class Running:
     wire_nbytes: int = 0
     generation: int = 0
     stages: int = 0
+    revoked: bool = False
 
     def channel(self) -> Channel:
         """Return the channel of the next stage."""
         self.stages += 1
-        return Channel(self.generation, 0, self.bucket.number, self.stages - 1)
+        return Channel(self.generation, self.bucket.epoch, self.bucket.number, self.stages - 1)
 
 
 def outcome(running: Running, place: int) -> Outcome:

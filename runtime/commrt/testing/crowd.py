@@ -48,10 +48,14 @@ class Crowd:
 
     A rank submits the operations of one name in their order, each after the one before has ended,
     and unnamed ones of one kind and set in their order. `endings[i, r]` is how operation i ended
-    on rank r.
+    on rank r. `impatience`: how likely a caller waits for what is blocked before it submits more;
+    he does when nothing else can happen.
     """
 
-    def __init__(self, network: Network, scenario: Scenario, rng: random.Random) -> None:
+    def __init__(
+        self, network: Network, scenario: Scenario, rng: random.Random, impatience: float = 0.0
+    ) -> None:
+        self._impatience = impatience
         self._network = network
         self._scenario = scenario
         self._rng = rng
@@ -69,6 +73,10 @@ class Crowd:
         """Let one thing happen; return False if nothing can."""
         links = self._network.under_way()
         able = [r for r in range(self._scenario.size) if self._ready(r)]
+        stuck = [(r, key) for r in range(self._scenario.size) for key in self._network.blocked(r)]
+        if stuck and ((not links and not able) or self._rng.random() < self._impatience):
+            self._network.wait(*self._rng.choice(stuck))
+            return True
         if not links and not able:
             return False
         if links and (not able or self._rng.random() < 0.6):

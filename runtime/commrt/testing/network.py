@@ -12,7 +12,9 @@ from commrt.core.actions import (
     CountAnew,
     Execute,
     Fail,
+    Inform,
     PeersLeft,
+    Revoke,
     SendControl,
     Started,
     Stop,
@@ -20,13 +22,14 @@ from commrt.core.actions import (
 )
 from commrt.core.coordinator import Coordinator
 from commrt.core.ids import CAPACITY, Key
+from commrt.core.lease import Lease
 from commrt.core.member import Member
 from commrt.core.stall import StallWatch
 from commrt.errors import ShutdownError
 from commrt.types import WORLD, Bucket, ProcessSetSpec, Request
 
 Link = tuple[str, int]
-"""`up` from a rank to the coordinator, or `down` to it."""
+"""`up` from a rank to the coordinator, `down` to it; `done`: a rank's buckets that may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,23 @@ class Settings:
     capacity: int = CAPACITY
     warn: float = 60.0
     fail: float = 600.0
+    lock: bool = False
 
 
 @dataclass(slots=True)
 class SimulatedRank:
-    """What one rank's engine would hold: operations by key, in the order in which they ended."""
+    """What one rank's engine would hold: operations by key, in the order in which they ended.
+
+    `begun` are the buckets in the order in which they began, but for `revoked` ones.
+    """
 
     open: dict[Key, Request] = field(default_factory=dict)
+    begun: list[Bucket] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
+    revoked: list[Bucket] = field(default_factory=list)
     failed: list[Fail] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    news: list[str] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     recounts: int = 0
     started: bool = False
@@ -58,16 +68,18 @@ class SimulatedRank:
         """Take note of what the member decided. Raises KeyError for an operation not open."""
         match action:
             case Execute(bucket=bucket):
-                for operation in bucket.operations:
-                    if operation.joined:
-                        continue
-                    del self.open[bucket.set_id, operation.name]
-                self.buckets.append(bucket)
+                self.begun.append(bucket)
+            case Revoke(bucket=bucket):
+                assert bucket not in self.buckets, f"{bucket} has ended"
+                self.begun = [b for b in self.begun if b.number != bucket.number]
+                self.revoked.append(bucket)
             case Fail(set_id=set_id, name=name):
                 if self.open.pop((set_id, name), None) is not None:
                     self.failed.append(action)
             case Warn(text=text):
                 self.warnings.append(text)
+            case Inform(text=text):
+                self.news.append(text)
             case PeersLeft(ranks=ranks):
                 self.gone.update(ranks)
             case CountAnew():
@@ -76,6 +88,13 @@ class SimulatedRank:
                 self.started = True
             case Stop():
                 self.end = self.end or action
+
+    def finish(self, bucket: Bucket) -> None:
+        """Take note of the end of a bucket. Raises KeyError for an operation not open."""
+        for operation in bucket.operations:
+            if not operation.joined:
+                del self.open[bucket.set_id, operation.name]
+        self.buckets.append(bucket)
 
 
 Event = tuple[object, ...]
@@ -87,8 +106,9 @@ class Cores:
     def __init__(self, settings: Settings) -> None:
         hosts = [f"host{r}" for r in range(settings.size)]
         stalls = StallWatch(settings.warn, settings.fail, hosts)
+        lease = Lease(hosts, settings.warn, settings.fail, settings.lock)
         self.coordinator = Coordinator(
-            settings.size, settings.sets, settings.limit, stalls, settings.capacity
+            settings.size, settings.sets, settings.limit, stalls, lease, settings.capacity
         )
         self.members = [
             Member(r, hosts, settings.warn, settings.capacity) for r in range(settings.size)
@@ -98,15 +118,19 @@ class Cores:
         """Let the core that an event is for decide."""
         match event:
             case ("coordinator", int(rank), bytes(data), float(now)):
-                return self.coordinator.receive(rank, wire.decode(data)[2], now)
-            case ("member", int(rank), bytes(data)):
-                return self.members[rank].receive(wire.decode(data)[2])
+                return self.coordinator.receive(rank, wire.decode(data)[1], now)
+            case ("member", int(rank), bytes(data), float(now)):
+                return self.members[rank].receive(wire.decode(data)[1], now)
             case ("submit", int(rank), tuple(requests), float(now)):
                 return self.members[rank].submit(requests, now)
-            case ("report", int(rank), int(set_id), str(name), str(text)):
-                return self.members[rank].report(set_id, name, text)
-            case ("leave", int(rank), str(why), bool(final)):
-                return self.members[rank].leave(why, final)
+            case ("report", int(rank), int(set_id), str(name), str(text), float(now)):
+                return self.members[rank].report(set_id, name, text, now)
+            case ("leave", int(rank), str(why), bool(final), float(now)):
+                return self.members[rank].leave(why, now, final)
+            case ("ended", int(rank), Bucket() as bucket):
+                return self.members[rank].ended(bucket)
+            case ("awaited", int(rank), tuple(key), float(now)):
+                return self.members[rank].awaited(key, now)
             case ("lost", tuple(ranks), tuple(why)):
                 return self.coordinator.lost(ranks, why)
             case ("time", -1, float(now)):
@@ -130,6 +154,7 @@ class Network:
         self._cores = Cores(settings)
         ways = [(way, r) for way in ("up", "down") for r in range(settings.size)]
         self._links: dict[Link, deque[bytes]] = {way: deque() for way in ways}
+        self._done: dict[Link, deque[Bucket]] = {("done", r): deque() for r in range(settings.size)}
 
     def submit(self, rank: int, requests: Sequence[Request]) -> None:
         """Submit operations in one go. None of their names may be open."""
@@ -141,11 +166,11 @@ class Network:
 
     def report(self, rank: int, set_id: int, name: str, text: str) -> None:
         """Report an error instead of submitting an operation."""
-        self._happen(rank, ("report", rank, set_id, name, text))
+        self._happen(rank, ("report", rank, set_id, name, text, self.now))
 
     def leave(self, rank: int, why: str, final: bool = False) -> None:
         """Say goodbye; a `final` one does not wait for an answer."""
-        self._happen(rank, ("leave", rank, why, final))
+        self._happen(rank, ("leave", rank, why, final, self.now))
         if final:
             self.ranks[rank].carry_out(Stop(ShutdownError(why)))
 
@@ -155,7 +180,7 @@ class Network:
 
     def inject(self, rank: int, message: wire.Message) -> None:
         """Send the coordinator a message of a rank that its core did not make."""
-        self._links["up", rank].append(wire.encode(1, 0, message))
+        self._links["up", rank].append(wire.encode(1, message))
 
     def lose(self, ranks: Sequence[int], why: str) -> None:
         """Let ranks other than 0 die: what they sent before may still arrive."""
@@ -171,17 +196,34 @@ class Network:
                 self._happen(core, ("time", core, self.now))
 
     def under_way(self) -> list[Link]:
-        """Return the links on which a message waits."""
-        return [link for link, messages in self._links.items() if messages]
+        """Return the links on which something waits."""
+        links = [link for link, messages in self._links.items() if messages]
+        return links + [link for link, buckets in self._done.items() if buckets]
 
     def deliver(self, link: Link) -> None:
-        """Deliver the oldest message of a link. A rank that has ended hears nothing."""
+        """Deliver what waits on a link for longest. A rank that has ended hears nothing."""
         way, rank = link
+        if way == "done":
+            self._finish(rank, self._done[link].popleft())
+            return
         data = self._links[link].popleft()
         if way == "up":
             self._happen(-1, ("coordinator", rank, data, self.now))
         elif self.ranks[rank].end is None:
-            self._happen(rank, ("member", rank, data))
+            self._happen(rank, ("member", rank, data, self.now))
+
+    def blocked(self, rank: int) -> list[Key]:
+        """Return what can't begin on a rank before it submits more."""
+        alive = self.ranks[rank].end is None
+        return self._cores.members[rank].blocked() if alive else []
+
+    def wait(self, rank: int, key: Key) -> None:
+        """Let a rank's caller wait for something that is blocked."""
+        self._happen(rank, ("awaited", rank, key, self.now))
+
+    def negotiates(self, rank: int) -> bool:
+        """Does a rank follow no plan?"""
+        return self._cores.members[rank].negotiates()
 
     def settle(self) -> None:
         """Deliver everything, link by link."""
@@ -197,12 +239,35 @@ class Network:
         actions = self._cores.take(event)
         self.log.append((event, repr(actions)))
         for action in actions:
-            if not isinstance(action, SendControl):
+            if isinstance(action, Execute):
+                self._begin(core, action.bucket)
+            elif not isinstance(action, SendControl):
                 self.ranks[core].carry_out(action)
             elif core < 0:
-                self._links["down", action.rank].append(wire.encode(1, 0, action.message))
+                self._links["down", action.rank].append(wire.encode(1, action.message))
             else:
-                self._links["up", core].append(wire.encode(1, 0, action.message))
+                self._links["up", core].append(wire.encode(1, action.message))
+
+    def _begin(self, rank: int, bucket: Bucket) -> None:
+        """Let a bucket end at once, or, where a plan is followed, once all members have begun."""
+        self.ranks[rank].carry_out(Execute(bucket))
+        if self._cores.members[rank].negotiates():
+            self.ranks[rank].finish(bucket)
+            return
+        members = self.settings.sets[bucket.set_id].ranks
+        started = [b for r in members for b in self.ranks[r].begun if b.number == bucket.number]
+        if len(started) == len(members):
+            for member in members:
+                [own] = [b for b in self.ranks[member].begun if b.number == bucket.number]
+                self._done["done", member].append(own)
+
+    def _finish(self, rank: int, bucket: Bucket) -> None:
+        state = self.ranks[rank]
+        if state.end is None:
+            taken_back = [b.number for b in state.revoked]
+            assert bucket.number not in taken_back, f"{bucket} was begun by all"
+            state.finish(bucket)
+            self._happen(rank, ("ended", rank, bucket))
 
 
 def world_of(size: int, *subsets: Sequence[int]) -> dict[int, ProcessSetSpec]:

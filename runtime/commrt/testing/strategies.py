@@ -199,3 +199,93 @@ def scenarios(draw: st.DrawFn, most: int = 6, length: int = 12, faulty: bool = T
             name = f"{signature.kind.value}.unnamed.{count}"
         made.append(draw(operations(members, name, named, signature, faulty)))
     return Scenario(size, sets, tuple(made))
+
+
+@st.composite
+def rhythms(draw: st.DrawFn, most: int = 5) -> Scenario:
+    """Draw a job whose steps are alike, but for what happens now and then in some of them."""
+    size = draw(st.integers(1, most))
+    sets = draw(process_sets(size))
+    step = [draw(_beats(sets, name)) for name in "abcdefgh"[: draw(st.integers(1, 5))]]
+    rounds = draw(st.integers(5, 16))
+    odd = draw(st.sets(st.integers(0, rounds - 1), max_size=3))
+    ordinals: dict[tuple[int, Kind], int] = {}
+    made: list[Operation] = []
+    for number in range(rounds):
+        beats = list(step)
+        if number in odd:
+            beats = draw(_disturbed(step, sets))
+        made += [_counted(beat, ordinals) for beat in beats]
+    return Scenario(size, sets, tuple(made))
+
+
+_STEADY = (Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCESCATTER)
+
+
+@st.composite
+def _beats(draw: st.DrawFn, sets: dict[int, ProcessSetSpec], name: str) -> Operation:
+    """Draw an operation that a plan may have; an unnamed one of its kind and set."""
+    members = sets[draw(st.integers(0, len(sets) - 1))]
+    kind = draw(st.sampled_from(_STEADY))
+    rows = len(members.ranks) if kind is Kind.REDUCESCATTER else 0
+    shape = (draw(st.integers(1, 3)) * 9,) if kind is Kind.ALLREDUCE else (rows, 2)
+    signature = Signature(kind, (TensorSpec("float32", shape),) * draw(st.integers(1, 2)))
+    if kind is Kind.REDUCESCATTER:
+        signature = replace(signature, tensors=signature.tensors[:1])
+    fits = draw(st.integers(0, 9)) > 0
+    if not fits:
+        signature = Signature(Kind.BROADCAST, signature.tensors[:1], root=members.ranks[0])
+    named = draw(st.integers(0, 3)) > 0
+    counts = len(signature.tensors) if signature.kind is Kind.ALLGATHER else 0
+    requests = {
+        r: Request(
+            members.id, name if named else "", named, signature,
+            tuple(draw(st.integers(1, 3)) for _ in range(counts)), (), f"script.py:{r}",
+        )
+        for r in members.ranks
+    }  # fmt: skip
+    return Operation(requests)
+
+
+@st.composite
+def _disturbed(
+    draw: st.DrawFn, step: list[Operation], sets: dict[int, ProcessSetSpec]
+) -> list[Operation]:
+    """Draw a step that is not like the others."""
+    beats = list(step)
+    place = draw(st.integers(0, len(beats) - 1))
+    found = beats[place]
+    some = draw(st.sampled_from(sorted(found.requests)))
+    named = found.requests[some].named
+    match draw(st.integers(0, 5)):
+        case 0:
+            beats.insert(place, draw(_beats(sets, "x")))
+        case 1:
+            del beats[place]
+        case 2:
+            beats = draw(st.permutations(beats))
+        case 3 if named:
+            beats[place] = Operation(found.requests, reporter=some)
+        case 4 if named and len(found.requests) > 1:
+            requests = dict(found.requests)
+            other = altered(requests[some].signature, draw(st.sampled_from(FACETS)))
+            requests[some] = replace(requests[some], signature=other)
+            beats[place] = Operation(requests, agrees=False)
+        case _:
+            absent = {r: replace(q, absent=(0,)) for r, q in found.requests.items()}
+            if found.requests[some].signature.kind is Kind.ALLREDUCE:
+                kept = draw(st.sets(st.sampled_from(sorted(absent))))
+                beats[place] = Operation({r: absent[r] if r in kept else q
+                                          for r, q in found.requests.items()})  # fmt: skip
+    return beats
+
+
+def _counted(beat: Operation, ordinals: dict[tuple[int, Kind], int]) -> Operation:
+    """Give an unnamed operation the name that its count makes."""
+    first = next(iter(beat.requests.values()))
+    if first.named:
+        return beat
+    key = (first.set_id, first.signature.kind)
+    ordinals[key] = ordinals.get(key, 0) + 1
+    name = f"{first.signature.kind.value}.unnamed.{ordinals[key] - 1}"
+    return Operation({r: replace(q, name=name) for r, q in beat.requests.items()}, beat.agrees)
