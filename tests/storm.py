@@ -85,7 +85,7 @@ for step in range(steps):
         check(handles[beats[i][0]], beats[i][0], step, *beats[i][1:])
 plans = 0
 if rank == 0:
-    plans = commrt.api.session().runtime.parts.coordinator._lease.epoch // 2
+    plans = commrt.api.session().runtime.parts.coordinator._lease._epoch // 2
 commrt.shutdown()
 print("ok" if rank else f"ok {plans}", flush=True)
 """

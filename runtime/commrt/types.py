@@ -136,12 +136,8 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Operations that move together, under one number that orders all buckets of the job.
-
-    Numbers grow with epochs, which grow whenever the job begins or ceases to follow a plan.
-    """
+    """Operations that move together, under one number that orders all buckets of the job."""
 
     number: int
     set_id: int
     operations: tuple[Agreed, ...] = field(default=())
-    epoch: int = 0

@@ -46,6 +46,10 @@ def test_where_nothing_has_a_name_a_step_ends_when_something_comes_again() -> No
     assert planned("MN" * 5) == "MN 6"
 
 
+def test_what_had_a_name_once_does_not_keep_what_has_none_from_a_rhythm() -> None:
+    assert planned("a" + "M" * 20) == "M 12"
+
+
 def test_what_comes_before_the_first_name_delays_a_plan_only() -> None:
     assert planned("MMab" * 6) == "abMM 18"
 
@@ -87,9 +91,14 @@ def test_a_plan_that_did_not_hold_makes_the_next_one_wait_longer() -> None:
 
 def test_a_step_that_never_ends_takes_no_memory() -> None:
     rhythm = Rhythm()
-    for _ in range(20_000):
-        rhythm.add(turn("a"))
-    assert len(rhythm._turns) < 5000
+    for number in range(20_000):
+        each = turn("abcdefghij"[number % 10] * (1 + number // 10))
+        if rhythm.begins(each):
+            rhythm.end_step()
+        rhythm.add(each)
+        assert len(rhythm._turns) < 5000
+        assert len(rhythm._keys) < 5000
+    assert rhythm.plan() == ()
 
 
 FLOAT = TensorSpec("float32", ())

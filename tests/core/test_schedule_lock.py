@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -303,6 +304,50 @@ def test_an_error_of_one_rank_fails_the_operation_everywhere_and_the_job_goes_on
     assert str(fail.error) == "rank 0: out of memory"
     job.step(ask("a"))
     assert not any(state.open for state in job.network.ranks)
+
+
+@pytest.mark.parametrize("name", ["a", "new"])
+def test_a_report_of_what_was_submitted_fails_that_and_not_the_next(name: str) -> None:
+    job = Job(2)
+    job.train("a")
+    job.submit(0, ask(name))
+    job.network.report(0, 0, name, "out of memory")
+    job.network.settle()
+    assert [str(fail.error) for fail in job.network.ranks[0].failed] == ["rank 0: out of memory"]
+    job.submit(0, ask(name))
+    job.submit(1, ask(name))
+    job.network.settle()
+    assert [fail.name for fail in job.network.ranks[1].failed] == [name]
+    assert list(job.network.ranks[0].open) == [(0, name)]  # it is the next one
+    job.submit(1, ask(name))
+    job.network.settle()
+    assert not any(state.open for state in job.network.ranks)
+
+
+def test_who_leaves_at_once_while_a_plan_begins_is_lost_with_his_reason() -> None:
+    job = Job(2)
+    for _ in range(3):
+        job.step(ask("a"))
+    job.submit(1, ask("a"))
+    job.network.deliver(("up", 1))
+    job.submit(0, ask("a"))
+    job.network.deliver(("up", 0))  # completes a: rank 0 answers with a plan
+    job.network.leave(1, "RuntimeError: no", final=True)
+    job.network.settle()
+    end = job.network.ranks[0].end
+    assert end is not None
+    assert "rank 1 on host1: it has shut down (RuntimeError: no)" in str(end.error)
+
+
+def test_unnamed_operations_keep_their_order_whatever_is_fused() -> None:
+    job = Job(2)
+    doubles = Signature(Kind.ALLREDUCE, (TensorSpec("float64", (2,)),))
+    for step in range(6):
+        for rank in range(2):
+            requests = [unnamed(3 * step + i, doubles if i == 1 else FLOATS) for i in range(3)]
+            job.network.submit(rank, requests)  # 0 and 2 share a bucket, 1 comes after it
+        job.network.settle()
+    assert job.following()
 
 
 def test_a_report_that_crosses_the_lock_pairs_nothing_of_two_steps() -> None:

@@ -68,7 +68,7 @@ def schedules(draw: st.DrawFn) -> wire.Schedule:
     rows = st.lists(ROWS, max_size=2).map(tuple)
     items = st.lists(st.builds(wire.Item, st.integers(-1, 99), st.text(max_size=3), rows, ROWS))
     bucket = st.builds(wire.Scheduled, st.integers(0, 99), st.integers(0, 9), items.map(tuple))
-    return wire.Schedule(4, tuple(draw(st.lists(bucket, max_size=3))))
+    return wire.Schedule(tuple(draw(st.lists(bucket, max_size=3))))
 
 
 @given(st.deferred(schedules))

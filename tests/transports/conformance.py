@@ -44,20 +44,14 @@ class Party(Protocol):
 
 
 class Numbers:
-    """Numbers of buckets: the same on all ranks, rising, but for those that were cancelled."""
+    """Numbers of buckets: the same on all ranks, rising."""
 
     def __init__(self, start: int = 0) -> None:
         self.next = start
-        self._epoch = 0
 
     def channel(self, stage: int = 0) -> Channel:
         self.next += 1
-        return Channel(1, self._epoch, self.next - 1, stage)
-
-    def again(self, start: int) -> None:
-        """Use numbers once more, in a new epoch."""
-        self.next = start
-        self._epoch += 1
+        return Channel(1, self.next - 1, stage)
 
 
 class OneProcess:
@@ -435,7 +429,6 @@ def check_steps_grow_while_data_moves(party: Party, seed: int) -> None:
 def cancel(party: Party, operations: Sequence[Operation], seed: int) -> None:
     """Cancel on all ranks. A rank whose end is clean goes on at once, with the same tags."""
     rng, numbers, order = random.Random(seed), party.numbers, order_of(party, seed)
-    numbers.again(numbers.next - len(operations))
     following = [rng.choice(KINDS)(party, numbers, rng) for _ in range(len(operations))]
     draining = {r: [o.works[r] for o in operations if r in o.works] for r in party.transports}
     ahead = {r: [o for o in following if r in o.sources] for r in party.transports}

@@ -94,7 +94,7 @@ def test_a_host_sends_as_much_as_one_rank_would(hosts: list[list[int]], piece: i
         arrays = {rank: np.full(n, rank + 1, np.float32) for rank in everyone}
         works = [
             parts[rank].allreduce(
-                Members(tuple(everyone), place), Channel(0, 0, 0, 0), arrays[rank], arrays[rank],
+                Members(tuple(everyone), place), Channel(0, 0, 0), arrays[rank], arrays[rank],
                 Reduction(ReduceOp.SUM),
             )
             for place, rank in enumerate(everyone)

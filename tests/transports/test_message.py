@@ -12,14 +12,14 @@ from commrt.transports.message import MessageTransport, _tag
 
 @given(st.integers(0, 1 << 40))
 def test_operations_in_flight_have_tags_of_their_own_that_any_mpi_allows(number: int) -> None:
-    tags = [_tag(Channel(1, 0, number + i, stage)) for i in range(64) for stage in range(16)]
+    tags = [_tag(Channel(1, number + i, stage)) for i in range(64) for stage in range(16)]
     pairs = {tag + side for tag in tags for side in (0, 1)}
     assert len(pairs) == 2 * len(tags)
     assert 0 <= min(pairs) <= max(pairs) < 32768
 
 
 def test_a_work_names_those_whose_data_is_missing() -> None:
-    switch, array, channel = MemorySwitch(), np.zeros(4, np.float32), Channel(1, 0, 0, 0)
+    switch, array, channel = MemorySwitch(), np.zeros(4, np.float32), Channel(1, 0, 0)
     ranks = (3, 5, 9)
     works = [
         MessageTransport(switch.wire(rank)).broadcast(

@@ -390,7 +390,7 @@ def test_ranks_that_sleep_whenever_they_get_nowhere_come_to_an_end(seed: int) ->
 
 
 def test_who_waits_for_one_rank_is_not_kept_awake_by_what_another_one_has_sent() -> None:
-    members, channel = tuple(range(4)), Channel(1, 0, 0, 0)
+    members, channel = tuple(range(4)), Channel(1, 0, 0)
     with job(4) as wires:
         talk(wires)
         arrays = [np.ones(10, np.float32) for _ in members]

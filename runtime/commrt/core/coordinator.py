@@ -10,7 +10,7 @@ from commrt.core.actions import Action, SendControl
 from commrt.core.agreement import agree
 from commrt.core.dooms import Dooms
 from commrt.core.goodbye import Goodbye
-from commrt.core.ids import CAPACITY, IdTable, Key
+from commrt.core.ids import CAPACITY, IdTable, Key, unnamed
 from commrt.core.lease import Lease
 from commrt.core.ledger import Ledger, Pending
 from commrt.core.rhythm import Beat, Turn, provable, slot_of
@@ -65,7 +65,7 @@ class Coordinator:
 
     def receive(self, rank: int, message: Message, now: float) -> list[Action]:
         """Take in one message of a member."""
-        if isinstance(message, Report | Leaving):
+        if isinstance(message, Report | Leaving) and self._lease.free():
             self._lease.hear(rank)
         match message:
             case Deviate(epoch=epoch, why=why):
@@ -76,11 +76,12 @@ class Coordinator:
                 return self._unlock(rank, begun) if self._lease.is_about(epoch) else []
             case Ready() if not self._lease.free():
                 return []  # it crossed our Lock, and follows the plan or is announced again
-            case Report() if not self._lease.free():
-                self._lease.keep(rank, message)
-                return [*self._lease.freeze(now, f"Rank {rank}: {message.text}")]
-            case Leaving() if not self._lease.free():  # it is said again
-                return [*self._lease.freeze(now, f"Rank {rank} leaves: {message.why}")]
+            case Report(text=text) if not self._lease.free():  # it is said again
+                return [*self._lease.freeze(now, f"Rank {rank}: {text}")]
+            case Leaving(why=why, final=True) if not self._lease.free():
+                return self.lost([rank], [f"it has shut down ({why})"])
+            case Leaving(why=why) if not self._lease.free():  # it is said again
+                return [*self._lease.freeze(now, f"Rank {rank} leaves: {why}")]
             case Ready():
                 return self._ready(rank, message, now)
             case Report():
@@ -230,7 +231,6 @@ class Coordinator:
         """Put operations into buckets and tell, or begin to follow a plan that has them."""
         actions: list[Action] = []
         buckets: dict[int, list[Scheduled]] = {}
-        epoch = self._lease.epoch
         turns = [self._turn(*group, beats) for group in fusion.plan(ready, self._limit)]
         for place, turn in enumerate(turns):
             plan = self._lease.step(turn)
@@ -238,7 +238,7 @@ class Coordinator:
                 self._ledger.forget()
                 actions = list(self._lease.lock(plan, self._ledger.members))
                 break
-            self._lease.rhythm.add(turn)
+            self._lease.add(turn)
             told = [items[turn.set_id, beat.agreed.name] for beat in turn.beats]
             number = self._lease.number()
             for rank in told[0]:
@@ -246,7 +246,7 @@ class Coordinator:
                 buckets.setdefault(rank, []).append(Scheduled(number, turn.set_id, found))
         # Our own copy last: peers get theirs while we are still busy with ours.
         ranks = sorted(buckets, reverse=True)
-        return [*(SendControl(r, Schedule(epoch, tuple(buckets[r]))) for r in ranks), *actions]
+        return [*(SendControl(r, Schedule(tuple(buckets[r]))) for r in ranks), *actions]
 
     def _turn(self, set_id: int, operations: Sequence[Agreed], beats: dict[Key, Beat]) -> Turn:
         size = len(self._ledger.members(set_id))
@@ -255,10 +255,13 @@ class Coordinator:
 
     def _serves(self, plan: Sequence[Turn], turns: Sequence[Turn]) -> bool:
         """May all follow a plan, and is everything that is open in it?"""
-        calm = self._goodbye.calm() and self._dooms.empty() and not self._held
-        if not calm or self._ledger.joining.ranks():
+        if not self._goodbye.calm() or self._held or self._ledger.joining.ranks():
             return False
         known = {(turn.set_id, slot_of(beat)) for turn in plan for beat in turn.beats}
+        for set_id, name in self._dooms.expected():  # of these some rank has one more to come
+            kind = next((kind for kind in Kind if name.startswith(unnamed(kind))), name)
+            if not known.isdisjoint(((set_id, name), (set_id, kind))):
+                return False
         wanted = {(turn.set_id, slot_of(beat)) for turn in turns for beat in turn.beats}
         for request in self._ledger.pending():
             wanted.add((request.set_id, request.name if request.named else request.signature.kind))
@@ -268,11 +271,7 @@ class Coordinator:
         """Note how far a rank is; once all have answered, negotiate again."""
         if not self._lease.answer(rank, begun):
             return []
-        told, reports = self._lease.unlock(self._ledger.members)
-        actions: list[Action] = [*told]
-        for reporter, report in reports:
-            actions += self._report(reporter, report)
-        return actions
+        return [*self._lease.unlock(self._ledger.members)]
 
     def _settle(self, agreed: Agreed, last: int) -> tuple[Agreed | str, list[Action]]:
         """Do here what an operation on the job itself asks for; its result travels as rows."""

@@ -42,9 +42,9 @@ class Dooms:
                 del self._by_key[key]
         return found
 
-    def empty(self) -> bool:
-        """Is nobody to be told of a failure any more?"""
-        return not self._by_key
+    def expected(self) -> list[Key]:
+        """Return what some rank has yet to submit in vain."""
+        return list(self._by_key)
 
     def release(self, rank: int) -> None:
         """Expect nothing of a rank any more: it has joined."""

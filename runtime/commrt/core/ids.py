@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
-from commrt.types import Request, Signature
+from commrt.types import Kind, Request, Signature
 
 Key = tuple[int, str]
 """(process set id, name): what an operation is matched by."""
+
+
+def unnamed(kind: Kind) -> str:
+    """Return how the names of operations of a kind begin that their callers gave none."""
+    return f"{kind.value}.unnamed."
+
 
 CAPACITY = 4096
 """Ids kept. One more forgets the one unused for longest, which is then announced in full again."""

@@ -10,7 +10,7 @@ from math import inf
 from commrt.core.actions import SendControl
 from commrt.core.rhythm import Rhythm, Turn
 from commrt.core.schedule_lock import Course
-from commrt.core.wire import Freeze, Lock, Message, Place, Planned, Report, Stalled, Stop, Unlock
+from commrt.core.wire import Freeze, Lock, Message, Place, Planned, Stalled, Stop, Unlock
 
 _PAYS = 4
 """Rounds after which a plan has paid."""
@@ -23,14 +23,13 @@ Members = Callable[[int], Sequence[int]]
 
 @dataclass(slots=True)
 class Plan:
-    """A plan that is followed; once frozen, who has answered, and what waits for the end."""
+    """A plan that is followed; once frozen, who has answered."""
 
     turns: tuple[Turn, ...]
     first: int
     frozen_at: float | None = None
     why: str = ""
     answers: dict[int, dict[int, int]] = field(default_factory=dict)
-    reports: list[tuple[int, Report]] = field(default_factory=list)
     warned: bool = False
 
 
@@ -42,17 +41,17 @@ class Lease:
     """
 
     def __init__(self, hosts: Sequence[str], warn: float, fail: float, enabled: bool) -> None:
-        self.rhythm = Rhythm()
+        self._rhythm = Rhythm()
         self._enabled = enabled
         self._hosts = tuple(hosts)
         self._patience = (warn, fail or inf)
-        self.epoch = 0
+        self._epoch = 0
         self._number = 0
         self._plan: Plan | None = None
         self._heard: Counter[int] = Counter()
 
     def hear(self, rank: int) -> None:
-        """Note that a rank has reported something or said goodbye."""
+        """Note that a report or goodbye of a rank was heard, and not dropped."""
         self._heard[rank] += 1
 
     def free(self) -> bool:
@@ -65,22 +64,27 @@ class Lease:
         return self._number - 1
 
     def step(self, turn: Turn) -> tuple[Turn, ...]:
-        """Note that a bucket is next; return a plan if it begins a step and one can be trusted."""
-        if not self._enabled or not self.rhythm.begins(turn):
+        """Return a plan if the next bucket begins a step and a plan can be trusted."""
+        if not self._enabled or not self._rhythm.begins(turn):
             return ()
-        self.rhythm.end_step()
-        return self.rhythm.plan()
+        self._rhythm.end_step()
+        return self._rhythm.plan()
+
+    def add(self, turn: Turn) -> None:
+        """Note the next bucket."""
+        if self._enabled:
+            self._rhythm.add(turn)
 
     def lock(self, turns: tuple[Turn, ...], members: Members) -> list[SendControl]:
         """Tell every rank to follow a plan from here on, ourselves last."""
-        self.epoch += 1
+        self._epoch += 1
         self._plan = Plan(turns, self._number)
         shares = [members(turn.set_id) for turn in turns]
         told = []
         for rank in self._ranks():
             places = tuple(_place(t, m, rank) for t, m in zip(turns, shares, strict=True))
             told.append(
-                SendControl(rank, Lock(self.epoch, self._number, self._heard[rank], places))
+                SendControl(rank, Lock(self._epoch, self._number, self._heard[rank], places))
             )
         return told
 
@@ -90,16 +94,11 @@ class Lease:
         if plan is None or plan.frozen_at is not None:
             return []
         plan.frozen_at, plan.why = now, why
-        return self._tell(Freeze(self.epoch))
+        return self._tell(Freeze(self._epoch))
 
     def is_about(self, epoch: int) -> bool:
         """Is that the epoch of the plan that is followed?"""
-        return self._plan is not None and epoch == self.epoch
-
-    def keep(self, rank: int, report: Report) -> None:
-        """Keep what a rank reports until the plan has ended."""
-        assert self._plan is not None
-        self._plan.reports.append((rank, report))
+        return self._plan is not None and epoch == self._epoch
 
     def answer(self, rank: int, begun: dict[int, int]) -> bool:
         """Note how far a rank is; have all answered?"""
@@ -107,8 +106,8 @@ class Lease:
         self._plan.answers[rank] = begun
         return len(self._plan.answers) == len(self._hosts)
 
-    def unlock(self, members: Members) -> tuple[list[SendControl], list[tuple[int, Report]]]:
-        """End the plan; return what to tell, and what was reported meanwhile."""
+    def unlock(self, members: Members) -> list[SendControl]:
+        """End the plan."""
         plan = self._plan
         assert plan is not None
         kept, begun = {}, {}
@@ -119,10 +118,10 @@ class Lease:
         turns = [course.turn(set_id, count - 1) + 1 for set_id, count in begun.items() if count]
         last = max(turns, default=0)
         self._number = plan.first + last
-        self.epoch += 1
+        self._epoch += 1
         self._plan = None
-        self.rhythm = self.rhythm.after(last >= _PAYS * len(plan.turns))
-        return self._tell(Unlock(self.epoch, plan.why, kept, begun)), plan.reports
+        self._rhythm = self._rhythm.after(last >= _PAYS * len(plan.turns))
+        return self._tell(Unlock(self._epoch, plan.why, kept, begun))
 
     def tick(self, now: float) -> list[SendControl]:
         """Name the ranks that do not say how far they are; end the job if they never do."""
@@ -172,6 +171,7 @@ def _place(turn: Turn, members: Sequence[int], rank: int) -> Place:
                 beat.agreed.rows,
                 beat.agreed.absent,
                 *beat.shares[index],
+                -1 if beat.named else int(beat.agreed.name.rpartition(".")[2]),
             )
             for beat in turn.beats
         ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from commrt import errors
 from commrt.core.actions import (
@@ -51,13 +51,40 @@ from commrt.core.wire import Stop as StopMessage
 from commrt.errors import CommError, PeerLostError
 from commrt.types import Agreed, Bucket, Kind, Request
 
+Note = Report | Leaving
 
-@dataclass(slots=True)
-class Said:
-    """How many reports and goodbyes the coordinator was told, and the last goodbye."""
+_KEPT = 1024  # notes that may not have been heard: they were sent within a moment
 
-    count: int = 0
-    goodbye: Leaving | None = None
+
+class Notes:
+    """Reports and goodbyes of this rank, each with its place among what it has submitted. Pure."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.count = 0
+        self._sent: deque[tuple[int, Note]] = deque(maxlen=_KEPT)
+        self._held: list[tuple[int, Note]] = []
+
+    def send(self, note: Note) -> None:
+        """Note what is told now."""
+        self.count += 1
+        self._sent.append((self.turn, note))
+
+    def hold(self, note: Note) -> None:
+        """Keep what can't be told while there is a plan."""
+        self._held.append((self.turn, note))
+
+    def unheard(self, heard: int) -> bool:
+        """Keep what was told after the coordinator had heard so many; is there any?"""
+        lost = self.count - heard
+        self._held += list(self._sent)[len(self._sent) - lost :] if lost else []
+        self.count = heard
+        return bool(lost)
+
+    def release(self) -> list[tuple[int, Note]]:
+        """Return what was kept, in order."""
+        held, self._held = self._held, []
+        return held
 
 
 class Member:
@@ -67,34 +94,38 @@ class Member:
     """
 
     def __init__(
-        self, rank: int, hosts: Sequence[str], stall_warn: float, capacity: int = CAPACITY
-    ) -> None:
+        self, rank: int, hosts: Sequence[str], stall_warn: float, stall_fail: float = 0.0,
+        capacity: int = CAPACITY,
+    ) -> None:  # fmt: skip
         self._rank = rank
         self._hosts = tuple(hosts)
-        self._silence = Silence(hosts, stall_warn)
+        self._silence = Silence(hosts, stall_warn, stall_fail)
         self._ids = IdTable(capacity)
-        self._open: dict[Key, tuple[Request, float, int | None]] = {}
+        self._open: dict[Key, tuple[Waiting, int | None]] = {}
         self._open_ids: dict[int, Key] = {}
         self._plan: LockedPlan | None = None
-        self._said = Said()
+        self._notes = Notes()
 
     def submit(self, requests: Sequence[Request], now: float) -> list[Action]:
         """Announce new submissions in one message, or put them where the plan has them."""
-        for request in requests:
-            self._open[request.set_id, request.name] = (request, now, None)
-        if self._plan is None:
-            return [self._announce(requests)]
-        return self._follow(self._plan, [(request, now) for request in requests], now)
+        self._notes.turn += 1
+        waiting = [Waiting(request, now, self._notes.turn) for request in requests]
+        self._open.update({(w.request.set_id, w.request.name): (w, None) for w in waiting})
+        return self._announce(waiting, now) if self._plan is None else self._follow(waiting, now)
 
     def ended(self, bucket: Bucket) -> list[Action]:
         """Note that a bucket is done here: the next one of the plan may begin."""
-        if self._plan is None or bucket.epoch != self._plan.epoch:
+        if self._plan is None:
             return []
         self._plan.end(bucket.number)
         return self._begin(self._plan)
 
+    def is_blocked(self) -> bool:
+        """Does the plan have anything wait for something that is still to be submitted here?"""
+        return self._plan is not None and self._plan.is_blocked()
+
     def blocked(self) -> list[Key]:
-        """Return what the plan has wait for something that is still to be submitted here."""
+        """Return what does."""
         return [] if self._plan is None else self._plan.blocked()
 
     def awaited(self, key: Key, now: float) -> list[Action]:
@@ -109,19 +140,14 @@ class Member:
 
     def report(self, set_id: int, name: str, text: str, now: float) -> list[Action]:
         """Tell every rank that an operation fails here."""
-        self._said.count += 1
-        actions = [] if self._plan is None else self._deviate(self._plan, text, now)
-        return [*actions, self._tell(Report(set_id, name, text))]
+        return self._say(Report(set_id, name, text), text, now)
 
     def leave(self, why: str, now: float, final: bool = False) -> list[Action]:
         """Ask to leave; the coordinator answers when nothing of ours is open.
 
         While there is a plan, ask to give it up first.
         """
-        self._said.goodbye = Leaving(why, final)
-        if self._plan is not None:
-            return self._deviate(self._plan, f"it leaves ({why})", now)
-        return self._part(self._said.goodbye)
+        return self._say(Leaving(why, final), f"it leaves ({why})", now)
 
     def open_names(self) -> list[str]:
         """Names of the operations submitted here that have not begun."""
@@ -130,8 +156,8 @@ class Member:
     def receive(self, message: Message, now: float) -> list[Action]:
         """Obey the coordinator. Never raises: unknown operations are ignored."""
         match message:
-            case Schedule(epoch=epoch, buckets=buckets):
-                return [Execute(self._bucket(epoch, b)) for b in buckets]
+            case Schedule(buckets=buckets):
+                return [Execute(self._bucket(b)) for b in buckets]
             case Lock():
                 return self._lock(message, now)
             case Freeze(epoch=epoch) if self._plan is not None and epoch == self._plan.epoch:
@@ -189,27 +215,36 @@ class Member:
         if self._plan is not None:
             return self._plan.deviated
         # A join may take as long as the others have data.
-        return next((t for r, t, _ in self._open.values() if not _joins(r)), None)
+        return next((w.since for w, _ in self._open.values() if not _joins(w.request)), None)
 
     def _lock(self, message: Lock, now: float) -> list[Action]:
         self._plan = LockedPlan(message)
         self._open_ids.clear()
-        waiting = [(request, since) for request, since, _ in self._open.values()]
         text = f"from bucket {message.first} on {len(message.plan)} buckets come again and again"
         actions: list[Action] = [Inform(text)]
-        if message.heard != self._said.count:
+        if self._notes.unheard(message.heard):
             actions += self._deviate(self._plan, "it has just said otherwise", now)
-        return actions + self._follow(self._plan, waiting, now)
+        return actions + self._follow([w for w, _ in self._open.values()], now)
 
-    def _follow(self, plan: LockedPlan, waiting: Sequence[Waiting], now: float) -> list[Action]:
+    def _follow(self, waiting: Sequence[Waiting], now: float) -> list[Action]:
+        plan = self._plan
+        assert plan is not None
         actions: list[Action] = []
-        for request, since in waiting:
+        for each in waiting:
             if plan.deviated is not None:
                 break  # what comes later must not be taken for what should have come here
-            why = plan.place(request, since)
+            why = plan.place(each)
             if why is not None:
                 actions += self._deviate(plan, why, now)
         return actions + self._begin(plan)
+
+    def _say(self, note: Note, why: str, now: float) -> list[Action]:
+        """Tell it, after what was submitted before; while there is a plan give that up first."""
+        if self._plan is None:
+            self._notes.send(note)
+            return [self._tell(note)]
+        self._notes.hold(note)
+        return self._deviate(self._plan, why, now)
 
     def _begin(self, plan: LockedPlan) -> list[Action]:
         buckets = plan.begin()
@@ -225,31 +260,31 @@ class Member:
         return [self._tell(Deviate(plan.epoch, why))]
 
     def _unlock(self, plan: LockedPlan, message: Unlock, now: float) -> list[Action]:
-        """Take back what not all have begun; announce all that is not finished."""
+        """Take back what not all have begun; announce all that is not finished, in its order."""
         self._plan = None
         buckets, back = plan.unlock(message)
         actions: list[Action] = [Inform(f"the job negotiates again. {message.why}")]
         actions += [Revoke(bucket) for bucket in buckets]
-        waiting = [*back, *((request, since) for request, since, _ in self._open.values())]
-        waiting.sort(key=lambda pair: pair[1])  # stable
-        self._open = {(r.set_id, r.name): (r, since, None) for r, since in waiting}
-        if waiting:
-            requests = [request for request, _ in waiting]
-            actions.append(self._announce(requests, waited=now - waiting[0][1]))
-        return actions + self._part(self._said.goodbye)
+        waiting = [*back, *(w for w, _ in self._open.values())]
+        waiting.sort(key=lambda each: each.turn)  # stable
+        self._open = {(w.request.set_id, w.request.name): (w, None) for w in waiting}
+        for turn, note in self._notes.release():
+            earlier = [each for each in waiting if each.turn <= turn]
+            waiting = waiting[len(earlier) :]
+            actions += self._announce(earlier, now)
+            self._notes.send(note)
+            actions.append(self._tell(note))
+        return actions + self._announce(waiting, now)
 
-    def _part(self, goodbye: Leaving | None) -> list[Action]:
-        if goodbye is None:
+    def _announce(self, waiting: Sequence[Waiting], now: float) -> list[Action]:
+        if not waiting:
             return []
-        self._said.count += 1
-        return [self._tell(goodbye)]
-
-    def _announce(self, requests: Sequence[Request], waited: float = 0.0) -> SendControl:
         new: list[Request] = []
         known: list[int] = []
         rows: dict[int, tuple[int, ...]] = {}
         absent: dict[int, tuple[int, ...]] = {}
-        for request in requests:
+        for each in waiting:
+            request = each.request
             id = self._ids.find(request) if request.named else None
             if id is not None and known and abs(id - known[0]) > SPREAD:
                 id = None
@@ -257,7 +292,7 @@ class Member:
                 new.append(request)
                 continue
             key = (request.set_id, request.name)
-            self._open[key] = (request, self._open[key][1], id)
+            self._open[key] = (each, id)
             self._open_ids[id] = key
             known.append(id)
             if request.rows:
@@ -265,11 +300,12 @@ class Member:
             if request.absent:
                 absent[id] = request.absent
         base, bits = ids_to_bits(known)
-        return self._tell(Ready(tuple(new), base, bits, rows, absent, waited=waited))
+        since = min(each.since for each in waiting)
+        return [self._tell(Ready(tuple(new), base, bits, rows, absent, waited=now - since))]
 
-    def _bucket(self, epoch: int, scheduled: Scheduled) -> Bucket:
+    def _bucket(self, scheduled: Scheduled) -> Bucket:
         agreed = tuple(self._agreed(scheduled.set_id, item) for item in scheduled.items)
-        return Bucket(scheduled.number, scheduled.set_id, agreed, epoch)
+        return Bucket(scheduled.number, scheduled.set_id, agreed)
 
     def _agreed(self, set_id: int, item: Item) -> Agreed:
         if item.signature is not None:
@@ -282,16 +318,16 @@ class Member:
         return Agreed(request.name, request.signature, item.rows, item.absent)
 
     def _close(self, key: Key) -> Request | None:
-        request, _, id = self._open.pop(key, (None, 0.0, None))
+        waiting, id = self._open.pop(key, (None, None))
         if id is not None:
             self._open_ids.pop(id, None)
-        return request
+        return None if waiting is None else waiting.request
 
     def _announce_again(self, ids: Sequence[int]) -> list[Action]:
         keys = [self._open_ids.pop(i, None) for i in ids]
         for i in ids:
             self._ids.forget(i)
-        again = tuple(self._open[key][0] for key in keys if key is not None)
+        again = tuple(self._open[key][0].request for key in keys if key is not None)
         return [self._tell(Ready(again, again=True))]
 
     def _tell(self, message: Message) -> SendControl:

@@ -52,15 +52,18 @@ class Turn:
     provable: bool
 
 
-Step = tuple[tuple[Turn, ...], Counter[Hashable] | None]
+_ROUND = 8
+"""Times that the same unnamed operation comes after the last name of a step, if it goes on so."""
+
+Step = tuple[tuple[Turn, ...], dict[Hashable, int] | None]
 """Buckets in their order, and what is in them; None if that can't be trusted to come again."""
 
 
 class Rhythm:
     """Cuts the response stream into steps and tells when they repeat. Pure.
 
-    A step ends where a name comes again; where nothing has a name, where an operation does.
-    `needed`: how often a period has to be seen.
+    A step ends where a name comes again; where nothing has a name (any more), where an operation
+    does. `needed`: how often a period has to be seen.
     """
 
     def __init__(self, needed: int = _SEEN) -> None:
@@ -68,15 +71,19 @@ class Rhythm:
         self._turns: list[Turn] = []
         self._keys: set[Hashable] = set()
         self._named = False
+        self._nameless: Counter[Hashable] = Counter()
         self._steps: deque[Step] = deque(maxlen=LONGEST)
         self._runs = [0] * (LONGEST + 1)
 
     def begins(self, turn: Turn) -> bool:
         """Does a new step begin with this bucket?"""
-        return any(
-            (turn.set_id, beat.key) in self._keys and (beat.named or not self._named)
-            for beat in turn.beats
-        )
+        for beat in turn.beats:
+            key = (turn.set_id, beat.key)
+            if key in self._keys and (beat.named or not self._named):
+                return True
+            if self._nameless[key] >= _ROUND:
+                return True
+        return len(self._keys) > OPERATIONS or len(self._turns) > OPERATIONS
 
     def end_step(self) -> None:
         """Note that the next bucket belongs to the next step."""
@@ -89,15 +96,18 @@ class Rhythm:
         self._steps.append((turns, counted))
         self._turns, self._named = [], False
         self._keys.clear()
+        self._nameless.clear()
 
     def add(self, turn: Turn) -> None:
         """Note a bucket of the step."""
-        if len(self._turns) > OPERATIONS:  # it never ends: remember only that it is too long
-            self._turns.pop()
         self._turns.append(turn)
         for beat in turn.beats:
             self._keys.add((turn.set_id, beat.key))
-            self._named = self._named or beat.named
+            if beat.named:
+                self._named = True
+                self._nameless.clear()
+            else:
+                self._nameless[turn.set_id, beat.key] += 1
 
     def plan(self) -> tuple[Turn, ...]:
         """Return a period in the order in which it came last; () if there is none to trust."""
@@ -111,11 +121,11 @@ class Rhythm:
         return Rhythm() if held else Rhythm(min(_MOST, 2 * self._needed))
 
 
-def _count(turns: tuple[Turn, ...]) -> Counter[Hashable] | None:
+def _count(turns: tuple[Turn, ...]) -> dict[Hashable, int] | None:
     beats = [(turn.set_id, beat.ident, beat.shares) for turn in turns for beat in turn.beats]
     if len(beats) > OPERATIONS or not all(turn.provable for turn in turns):
         return None
-    return Counter(beats)
+    return dict(Counter(beats))  # whose comparison is faster
 
 
 def slot_of(beat: Beat) -> str | Kind:

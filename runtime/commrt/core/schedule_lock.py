@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from commrt.core.ids import Key
 from commrt.core.wire import Lock, Place, Unlock
-from commrt.types import Agreed, Bucket, Kind, Request
+from commrt.types import Agreed, Bucket, Kind, Request, Signature
 
 WINDOW = 2
 """Buckets under way at once."""
@@ -21,8 +21,13 @@ _Slot = tuple[int, str | Kind]
 """Process set, and a name or the kind of what has none."""
 
 
-Waiting = tuple[Request, float]
-"""A request, and when it was submitted."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request, when it was submitted, and its place among all that this rank has said."""
+
+    request: Request
+    since: float
+    turn: int
 
 
 class LockedPlan:
@@ -41,22 +46,23 @@ class LockedPlan:
         self._flight = Flight()
         self._frozen = False
 
-    def place(self, request: Request, since: float) -> str | None:
+    def place(self, waiting: Waiting) -> str | None:
         """Put a request into the bucket that it belongs to, or say why there is none."""
+        request = waiting.request
         slot = request.set_id, request.name if request.named else request.signature.kind
         found = self._course.next(slot)
         if found is None:
             return f"{request.name!r} is not in the plan"
         turn, position = found
         planned = self._course.place(turn).operations[position]
-        if request.signature is not planned.signature and request.signature != planned.signature:
+        if not self._course.fits(turn, position, request.signature):
             return f"{request.name!r} is not what the plan has"
         if request.rows != planned.own_rows or request.absent != planned.own_absent:
             return f"{request.name!r} has other rows or gradients than the plan"
         if self._course.round(turn) > self._course.round(self._head) and not self._full():
             return f"{request.name!r} comes before its turn"
         self._course.take(slot)
-        self._filling.setdefault(turn, {})[position] = (request, since)
+        self._filling.setdefault(turn, {})[position] = waiting
         return None
 
     def begin(self) -> list[Bucket]:
@@ -67,10 +73,10 @@ class LockedPlan:
             filled = self._filling.pop(self._head)
             waiting = [filled[i] for i in range(len(place.operations))]
             agreed = tuple(
-                Agreed(request.name, request.signature, planned.rows, planned.absent)
-                for (request, _), planned in zip(waiting, place.operations, strict=True)
+                Agreed(each.request.name, each.request.signature, planned.rows, planned.absent)
+                for each, planned in zip(waiting, place.operations, strict=True)
             )
-            bucket = Bucket(self._first + self._head, place.set_id, agreed, self.epoch)
+            bucket = Bucket(self._first + self._head, place.set_id, agreed)
             self._flight.begin(bucket, waiting)
             self._head = self._course.ours(self._head + 1)
             buckets.append(bucket)
@@ -80,16 +86,20 @@ class LockedPlan:
         """Note that a bucket is done here."""
         self._flight.end(number)
 
+    def is_blocked(self) -> bool:
+        """Does anything wait while the first bucket to come lacks something of us?"""
+        return self.deviated is None and bool(self._filling) and not self._full()
+
     def blocked(self) -> list[Key]:
-        """Return what waits while the first bucket to come lacks something of us."""
-        if self.deviated is not None or not self._filling or self._full():
+        """Return what does."""
+        if not self.is_blocked():
             return []
-        filled = (request for f in self._filling.values() for request, _ in f.values())
+        filled = (each.request for f in self._filling.values() for each in f.values())
         return [(request.set_id, request.name) for request in filled]
 
     def oldest(self) -> float | None:
         """When the first of what is not done was submitted."""
-        times = [since for f in self._filling.values() for _, since in f.values()]
+        times = [each.since for f in self._filling.values() for each in f.values()]
         return min([*times, *self._flight.times()], default=None)
 
     def idle(self) -> bool:
@@ -125,7 +135,7 @@ class LockedPlan:
         agreed = tuple(
             Agreed(p.name, p.signature, p.rows, p.absent, joined=True) for p in place.operations
         )
-        return Bucket(self._first + turn, place.set_id, agreed, self.epoch)
+        return Bucket(self._first + turn, place.set_id, agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,7 @@ class Flight:
 
     def times(self) -> list[float]:
         """Return when what is under way was submitted."""
-        return [since for begun in self._flying.values() for _, since in begun.waiting]
+        return [each.since for begun in self._flying.values() for each in begun.waiting]
 
     def beyond(self, kept: Mapping[int, int]) -> list[Begun]:
         """Return what is under way of each set after its first `kept` buckets."""
@@ -183,11 +193,16 @@ class Course:
         self._slots: dict[_Slot, list[tuple[int, int]]] = {}
         self._sets: dict[int, list[int]] = {}
         self._taken: dict[_Slot, int] = {}
+        self._known: dict[tuple[int, int], Signature] = {}
+        ordinals: dict[tuple[int, int], int] = {}
         for number, place in enumerate(places):
             self._sets.setdefault(place.set_id, []).append(number)
             for position, planned in enumerate(place.operations):
                 slot = (place.set_id, planned.name or planned.signature.kind)
                 self._slots.setdefault(slot, []).append((number, position))
+                ordinals[number, position] = planned.ordinal
+        for where in self._slots.values():
+            where.sort(key=ordinals.__getitem__)  # stable; fusion takes some past others
 
     def place(self, turn: int) -> Place:
         """Return the bucket of a turn."""
@@ -212,6 +227,16 @@ class Course:
         rounds, i = divmod(self._taken.get(slot, 0), len(where))
         number, position = where[i]
         return rounds * len(self._places) + number, position
+
+    def fits(self, turn: int, position: int, signature: Signature) -> bool:
+        """Is that what the plan has there?"""
+        where = turn % len(self._places), position
+        if self._known.get(where) is signature:  # a comparison takes long
+            return True
+        fits = signature == self._places[where[0]].operations[position].signature
+        if fits:
+            self._known[where] = signature
+        return fits
 
     def take(self, slot: _Slot) -> None:
         """Note that the next of a slot is taken."""

@@ -15,14 +15,16 @@ which then has said who is late."""
 
 
 class Silence:
-    """Times what waits; `warn` are the seconds after which late ranks are to be named. Pure.
+    """Times what waits. Pure.
 
-    `hosts[r]` is where rank r runs.
+    `hosts[r]` is where rank r runs. `warn`, `fail`: seconds after which late ranks are named, and
+    what waits for them fails; `fail` 0 means never.
     """
 
-    def __init__(self, hosts: Sequence[str], warn: float) -> None:
+    def __init__(self, hosts: Sequence[str], warn: float, fail: float) -> None:
         self._hosts = tuple(hosts)
         self._warn = warn
+        self._early = _EARLY * min(warn, fail or inf)
         self._warned = False
         self._looked = 0.0
 
@@ -53,8 +55,8 @@ class Silence:
     def overdue(self, since: float | None, now: float) -> bool:
         """Has something waited since then for so long that the coordinator must know?"""
         self._looked = now
-        return since is not None and now >= since + _EARLY * self._warn
+        return since is not None and now >= since + self._early
 
     def next_look(self) -> float:
         """Return when `overdue` should next be asked."""
-        return self._looked + (1 - _EARLY) / 2 * self._warn
+        return self._looked + (1 - _EARLY) / 2 * self._early

@@ -76,12 +76,11 @@ class Scheduled(msgspec.Struct, array_like=True, frozen=True):
 class Schedule(msgspec.Struct, tag="schedule", array_like=True, frozen=True):
     """Coordinator to member: run these buckets, in this order."""
 
-    epoch: int
     buckets: tuple[Scheduled, ...]
 
 
 class Planned(msgspec.Struct, array_like=True, frozen=True):
-    """One operation of a plan; `name` is "" for any unnamed one of this signature.
+    """One operation of a plan; `name` is "" for an unnamed one, which `ordinal` puts in order.
 
     `rows` and `absent` are what all agreed on, `own_rows` and `own_absent` this member's own.
     """
@@ -92,6 +91,7 @@ class Planned(msgspec.Struct, array_like=True, frozen=True):
     absent: tuple[int, ...] = ()
     own_rows: tuple[int, ...] = ()
     own_absent: tuple[int, ...] = ()
+    ordinal: int = -1
 
 
 class Place(msgspec.Struct, array_like=True, frozen=True):

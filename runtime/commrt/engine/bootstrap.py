@@ -167,7 +167,9 @@ def assemble(order: Order, place: Place, started: Callable[[], None]) -> Parts:
         generation=place.generation,
         link=place.link,
         launcher=place.launcher,
-        member=Member(here.rank, here.hosts, config.stall_warn, config.cache_capacity),
+        member=Member(
+            here.rank, here.hosts, config.stall_warn, config.stall_fail, config.cache_capacity
+        ),
         coordinator=coordinator,
         queue=TensorQueue(place.link.wake, order.clock),
         executor=executor,

@@ -89,7 +89,7 @@ class Collectives:
     ) -> Task:
         direct = len(parts) == 1 and parts[0].factor == 1.0
         flat = parts[0].source if direct else self._take([part.source for part in parts])
-        if not direct:
+        if not (direct or running.revoked):
             yield from _pack(parts, flat)
         job = Exchange(
             source=flat,
@@ -116,7 +116,7 @@ class Collectives:
         ):
             before, after = _scales(signature, source.dtype)
             flat = source if before == 1.0 else self._take([source])
-            if flat is not source:
+            if flat is not source and not running.revoked:
                 yield from _pack([Part(source, out, before)], flat)
             row = source.size // max(1, spec.shape[0])
             counts = tuple((hi - lo) * row for lo, hi in chunk_bounds(spec.shape[0], size))

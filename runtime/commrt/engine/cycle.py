@@ -47,6 +47,9 @@ _PATIENCE = 0.00003
 """Seconds of trying again before going round: that takes longer than most segments are late."""
 _TRIES = 100
 
+_LONG = 1.0
+"""Seconds after which somebody may wait to be called back."""
+
 
 class Cycle:
     """One rank's loop. Thread safety: background thread only."""
@@ -144,6 +147,7 @@ class Cycle:
             self._losses.deadline(),
             parts.departure.deadline(),
             self._transfers.deadline(parts.executor),
+            None if parts.heart.blocked is None else parts.heart.blocked + _LONG,
         ]
         return min((t for t in times if t is not None), default=inf)
 
@@ -200,7 +204,9 @@ class Cycle:
                         self._pace.begin(now)
                     parts.executor.start(bucket, self._submissions(bucket, now), now)
                 case Revoke(bucket=bucket):
-                    parts.executor.revoke(bucket, partial(self._submissions, bucket, now), now)
+                    parts.executor.revoke(
+                        bucket, partial(self._submissions, bucket, now, idle=True), now
+                    )
                 case Fail(set_id=set_id, name=name, error=error):
                     parts.queue.fail((set_id, name), error)
                 case Warn(text=text):
@@ -216,10 +222,10 @@ class Cycle:
                 case Stop() as stop:
                     self._end = stop
 
-    def _submissions(self, bucket: Bucket, now: float) -> list[Submission]:
+    def _submissions(self, bucket: Bucket, now: float, idle: bool = False) -> list[Submission]:
         parts = self._parts
         return [
-            stand_in(bucket.set_id, operation, parts.heart, now)
+            stand_in(bucket.set_id, operation, parts.heart, now, idle)
             if operation.joined
             else parts.queue.find((bucket.set_id, operation.name))
             for operation in bucket.operations
@@ -254,12 +260,19 @@ class Cycle:
     def _heed_waiters(self, now: float) -> None:
         """Tell the member of callers that wait for what can't begin."""
         parts = self._parts
-        blocked = parts.member.blocked()
-        parts.heart.blocked = bool(blocked)  # before we look: who waits from now on wakes us
-        for key in blocked:
-            if parts.queue.find(key).handle.wanted():
-                self._todo.extend(parts.member.awaited(key, now))
-        self._carry_out(now)
+        heart = parts.heart
+        if not parts.member.is_blocked():
+            heart.blocked = None
+            return
+        if heart.blocked is None:
+            heart.blocked, heart.asked = now, True
+        long = now >= heart.blocked + _LONG
+        if heart.asked or long:
+            heart.asked = False  # before we look: who waits from now on sets it again
+            for key in parts.member.blocked():
+                if parts.queue.find(key).handle.wanted(long):
+                    self._todo.extend(parts.member.awaited(key, now))
+            self._carry_out(now)
 
     def _complete(self, running: Running) -> None:
         parts = self._parts

@@ -72,9 +72,10 @@ class Departure:
         if self._until is None:
             self._until = now + (0.0 if final else self._patience)
             return reported + member.leave(why, now)
-        if now < self._until:
+        free = member.negotiates() and settled
+        if now < self._until and not (self._detained and free):
             return reported
-        if not self._detained and not (member.negotiates() and settled):
+        if not (free or self._detained):
             self._detained, self._until = True, now + _FREEING
             return reported
         text = f"rank {self._rank} has shut down ({why})"

@@ -85,13 +85,16 @@ class Handle:
 
     def done(self) -> bool:
         """Tell whether it has ended, well or not. Never blocks."""
-        if self._callbacks is not None and self._heart.blocked:
+        if self._callbacks is not None and self._heart.blocked is not None:
             self._poll()
         return self._callbacks is None
 
-    def wanted(self) -> bool:
-        """Does, or did, a caller wait for it, or ask for it again and again?"""
-        return self._wanted
+    def wanted(self, long: bool) -> bool:
+        """Does, or did, a caller wait for it, or ask for it again and again?
+
+        `long`: it has taken so long that who is to be called back may well be waiting.
+        """
+        return self._wanted or (long and bool(self._callbacks))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Block until it has ended; return its error or None. Raises TimeoutError."""
@@ -151,8 +154,7 @@ class Handle:
 
     def _want(self) -> None:
         self._wanted = True
-        if self._heart.blocked:
-            self._heart.wake()
+        self._heart.ask()
 
     def _poll(self) -> None:
         now = time.monotonic()
@@ -163,7 +165,10 @@ class Handle:
 
     def _block(self, timeout: float | None) -> None:
         self._heart.check()
-        self._wanted = True
+        if timeout is None or timeout > _POLLED:
+            self._wanted = True
+        else:
+            self._poll()
         start = time.monotonic()
         deadline = None if timeout is None else start + timeout
         try:

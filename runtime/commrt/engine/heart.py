@@ -14,14 +14,16 @@ _STUCK = 30.0
 class Heart:
     """Thread safety: `beat`, `rest` and `describe` background thread only, the rest any thread.
 
-    `describe()` says what the thread is at, `wake()` wakes it. `blocked`: something can't begin
-    before the callers of this process do more, so it matters to the thread who of them waits.
+    `describe()` says what the thread is at, `wake()` wakes it. `blocked`: since when
+    something can't begin before the callers of this process do more; `asked`: one of them waits
+    for something since the thread last looked who does.
     """
 
     def __init__(self) -> None:
         self.describe: Callable[[], str] = lambda: "starting"
         self.wake: Callable[[], None] = lambda: None
-        self.blocked = False
+        self.blocked: float | None = None
+        self.asked = False
         self._busy_since: float | None = None
         self._lock = threading.Lock()
         self._exposed = 0.0
@@ -54,7 +56,12 @@ class Heart:
         """Note that a caller waits."""
         with self._lock:
             self._waiters += 1
-        if self.blocked:
+        self.ask()
+
+    def ask(self) -> None:
+        """Have the thread look who waits for what, if that matters."""
+        self.asked = True
+        if self.blocked is not None:
             self.wake()
 
     def wait_ended(self, seconds: float) -> None:

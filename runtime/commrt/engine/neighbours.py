@@ -192,7 +192,7 @@ def _rehearse() -> None:
         inside = transport.allocate(4 * n) if number == 2 else np.empty(4 * n, np.uint8)
         array = inside.view(np.float32)
         array[:] = 2.0
-        work = transport.allreduce(alone, Channel(0, 0, number, 0), array, array, mean)
+        work = transport.allreduce(alone, Channel(0, number, 0), array, array, mean)
         while not work.progress():
             pass
         if not (array == 1.0).all():

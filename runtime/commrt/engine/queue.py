@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from commrt.core.ids import Key
+from commrt.core.ids import Key, unnamed
 from commrt.engine.memory import MemoryMap
 from commrt.engine.submission import Submission
 from commrt.errors import CommError, DuplicateNameError, ShutdownError
@@ -138,7 +138,7 @@ class Ordinals:
     def name(self, set_id: int, kind: Kind) -> str:
         """Return the next name."""
         era = f"{self._joins}." if self._joins else ""
-        return f"{kind.value}.unnamed.{era}{self._counts.get((set_id, kind), 0)}"
+        return f"{unnamed(kind)}{era}{self._counts.get((set_id, kind), 0)}"
 
     def advance(self, set_id: int, kind: Kind) -> None:
         """Note that the name was used."""

@@ -32,7 +32,7 @@ class Running:
     def channel(self) -> Channel:
         """Return the channel of the next stage."""
         self.stages += 1
-        return Channel(self.generation, self.bucket.epoch, self.bucket.number, self.stages - 1)
+        return Channel(self.generation, self.bucket.number, self.stages - 1)
 
 
 def outcome(running: Running, place: int) -> Outcome:

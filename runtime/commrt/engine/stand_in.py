@@ -16,8 +16,13 @@ from commrt.transports.base import Flat
 from commrt.types import Agreed, Kind, ReduceOp, Request
 
 
-def stand_in(set_id: int, agreed: Agreed, heart: Heart, now: float) -> Submission:
-    """Make a submission that changes nobody's result. Nobody holds its handle."""
+def stand_in(
+    set_id: int, agreed: Agreed, heart: Heart, now: float, idle: bool = False
+) -> Submission:
+    """Make a submission that changes nobody's result. Nobody holds its handle.
+
+    `idle`: nothing will be read of it.
+    """
     signature = agreed.signature
     lengths = [prod(spec.shape) for spec in signature.tensors]
     dtypes = [dtype_of(spec.dtype) for spec in signature.tensors]
@@ -25,7 +30,11 @@ def stand_in(set_id: int, agreed: Agreed, heart: Heart, now: float) -> Submissio
         lengths = [0] * len(lengths)  # no rows
     elif signature.layout:
         lengths, dtypes = [signature.layout[-1].stop], dtypes[:1]
-    sources = tuple(map(_filled, lengths, dtypes, repeat(signature.op)))
+    sources = (
+        tuple(map(np.empty, lengths, dtypes))
+        if idle
+        else tuple(map(_filled, lengths, dtypes, repeat(signature.op)))
+    )
     request = Request(set_id, agreed.name, True, signature)
     handle = Handle(agreed.name, lambda _: None, heart)
     return Submission(request, sources, sources, handle, submitted=now, neutral=True)

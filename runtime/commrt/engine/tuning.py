@@ -114,7 +114,7 @@ class Trials:
 
     def _channel(self) -> Channel:
         self._number += 1
-        return Channel(0, 0, self._number, 0)
+        return Channel(0, self._number, 0)
 
     def _drive(self, transport: Transport, work: Work) -> None:
         """Move a work on to its end."""

@@ -111,7 +111,8 @@ class Cores:
             settings.size, settings.sets, settings.limit, stalls, lease, settings.capacity
         )
         self.members = [
-            Member(r, hosts, settings.warn, settings.capacity) for r in range(settings.size)
+            Member(r, hosts, settings.warn, settings.fail, settings.capacity)
+            for r in range(settings.size)
         ]
 
     def take(self, event: Event) -> list[Action]:
@@ -263,7 +264,7 @@ class Network:
 
     def _finish(self, rank: int, bucket: Bucket) -> None:
         state = self.ranks[rank]
-        if state.end is None:
+        if state.end is None or state.end.error is None:  # what was begun before is finished
             taken_back = [b.number for b in state.revoked]
             assert bucket.number not in taken_back, f"{bucket} was begun by all"
             state.finish(bucket)

@@ -27,11 +27,11 @@ class Members:
 class Channel:
     """Sets one operation's messages apart from all others that may be in flight.
 
-    `number` is the bucket's number in the job's order, `stage` the step of its conversation.
+    `number` is the bucket's number in the job's order, which is never given twice, `stage` the step
+    of its conversation.
     """
 
     generation: int
-    epoch: int
     number: int
     stage: int
 

@@ -18,8 +18,7 @@ SLOTS = 256
 _SLOT = 128  # two cache lines, which processors fetch in pairs
 _HEAD = 4096
 _STAGES = 1 << 15
-_NUMBERS = 1 << 32
-_EPOCHS = 1 << 14
+_NUMBERS = 1 << 46
 _SETS = 64  # whose tables are kept
 
 CONTROL = _HEAD + SLOTS * _SLOT
@@ -94,9 +93,9 @@ class Board:
 
 def key_of(channel: Channel) -> int:
     """Return an operation's key: later ones have larger keys. Raises EngineError."""
-    if channel.stage >= _STAGES or channel.number >= _NUMBERS or channel.epoch >= _EPOCHS:
+    if channel.stage >= _STAGES or channel.number >= _NUMBERS:
         raise EngineError(f"operation {channel} has a number that shared memory can't hold")
-    return ((channel.epoch * _NUMBERS + channel.number) * _STAGES + channel.stage) << 2
+    return (channel.number * _STAGES + channel.stage) << 2
 
 
 class Entry:

@@ -94,6 +94,8 @@ class SharedWork:
         """World ranks whose data is missing now."""
         if self._entry is None or self._state.done:
             return ()
+        if self._state.cancelled:
+            return self._entry.late_for(shared.CANCELLED)
         if not self._state.entered:
             return self._entry.late_for(shared.POSTED)
         return self._task.waiting_for(self._entry)
