@@ -178,7 +178,7 @@ def test_a_first_bucket_that_is_not_asked_for_is_no_larger_than_the_others() -> 
 def test_buckets_may_follow_a_formula() -> None:
     config = read_settings({"COMMRT_BUCKET": "Formula"}).config
     assert (config.bucket, config.first_bucket) == ("formula", 1 << 20)
-    assert config.fusion_limit() == Config().bucket
+    assert config.fusion_limit() == Config().fusion_limit() == 4 << 20
     assert read_settings({"COMMRT_BUCKET": "64k"}).config.fusion_limit() == 64 << 10
     with pytest.raises(InitError, match=r"COMMRT_BUCKET: 'formulae' is not a size"):
         read_settings({"COMMRT_BUCKET": "formulae"})

@@ -36,9 +36,9 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bucket(text: str) -> int | str:
-    """Read the word `formula`, or a size as `parse_bytes` does. Raises ValueError."""
+    """Read `auto`, `formula`, or a size as `parse_bytes` does. Raises ValueError."""
     word = text.strip().lower()
-    return word if word == "formula" else parse_bytes(text)
+    return word if word in ("auto", "formula") else parse_bytes(text)
 
 
 def show(value: Any, unit: str) -> str:
@@ -119,12 +119,12 @@ class Config:
     """All settings. Field `log` is `COMMRT_LOG`. Shared ones must agree on all ranks."""
 
     bucket: int | str = _setting(
-        _BUCKET,
+        "auto",
         parse_bucket,
         "bytes",
-        "an optimizer closes a bucket that has reached this size; `formula`: the larger of 4 MiB "
-        "and its gradients' bytes / (16 · ranks); other operations are fused up to this size, with "
-        "`formula` up to 4 MiB; 0: each alone",
+        "an optimizer closes a bucket that has reached this size; `auto`: a size from 1 MiB on, "
+        "found in the first steps; `formula`: the larger of 4 MiB and its gradients' bytes / "
+        "(16 · ranks); other operations are fused up to this size, else up to 4 MiB; 0: each alone",
     )
     first_bucket: int = _setting(
         1 << 20,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -170,3 +171,37 @@ def test_the_time_that_callers_wait_is_added_up() -> None:
     late.complete(Outcome(()))
     late.wait()
     assert heart.exposed() == waited
+
+
+def test_who_waits_wakes_an_engine_for_which_that_matters() -> None:
+    heart, woken = Heart(), []
+    heart.wake = lambda: woken.append(True)
+    handle = Handle("x", lambda outcome: outcome, heart)
+    with pytest.raises(TimeoutError):
+        handle.wait(0.02)
+    assert handle.wanted(long=False)
+    assert (heart.asked, woken) == (True, [])
+    heart.blocked = 0.0
+    with pytest.raises(TimeoutError):
+        handle.wait(0.02)
+    assert woken
+
+
+def test_one_look_is_no_waiting_but_many_are() -> None:
+    heart = Heart()
+    heart.blocked = 0.0
+    handle = Handle("x", lambda outcome: outcome, heart)
+    assert not handle.done()
+    assert not handle.wanted(long=False)
+    deadline = time.monotonic() + 10
+    while not handle.wanted(long=False):
+        assert not handle.done()
+        assert time.monotonic() < deadline
+
+
+def test_who_has_asked_to_be_called_back_may_be_waiting_after_a_while() -> None:
+    handle = Handle("x", lambda outcome: outcome, Heart())
+    assert not handle.wanted(long=True)
+    handle.add_done_callback(lambda _: None)
+    assert not handle.wanted(long=False)
+    assert handle.wanted(long=True)

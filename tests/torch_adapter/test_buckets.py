@@ -10,7 +10,7 @@ import commrt.torch as hvd
 from commrt.api import session
 from commrt.core.bucketing import FixedBuckets
 from commrt.engine.arena import ALIGNMENT
-from commrt.torch.buckets import DenseBucket, Member, Way, plan_dense
+from commrt.torch.buckets import DenseBucket, Member, Way, cut_up, lay_out
 from commrt.transports.base import OwnMemory
 from commrt.types import Kind, ReduceOp, Signature
 
@@ -24,7 +24,7 @@ def _plan(
         Member(i, f"p{i}", p, g) for i, (p, g) in enumerate(zip(params, groups, strict=True))
     ]
     like = Signature(Kind.ALLREDUCE, (), ReduceOp.AVERAGE, codec=codec)
-    return plan_dense(members, like, FixedBuckets(nbytes, first), OwnMemory().allocate)
+    return cut_up(lay_out(members[::-1], OwnMemory().allocate), like, FixedBuckets(nbytes, first))
 
 
 def _names(buckets: list[DenseBucket]) -> list[list[str]]:

@@ -42,7 +42,15 @@ def test_it_is_an_optimizer_and_shows_the_wrapped_one() -> None:
 
 @pytest.mark.parametrize(
     ("bucket", "numbers"),
-    [(None, [2]), ("formula", [2]), (0, [1, 1]), (4, [1, 1]), ("1KiB", [2]), ("0", [1, 1])],
+    [
+        (None, [2]),
+        ("auto", [2]),
+        ("formula", [2]),
+        (0, [1, 1]),
+        (4, [1, 1]),
+        ("1KiB", [2]),
+        ("0", [1, 1]),
+    ],
 )
 def test_buckets_are_as_large_as_they_are_asked_for(
     bucket: int | str | None, numbers: list[int], monkeypatch: pytest.MonkeyPatch
@@ -59,7 +67,9 @@ def test_buckets_are_as_large_as_they_are_asked_for(
 
 @pytest.mark.parametrize("bucket", ["large", -1, 2.5, True, ""])
 def test_another_bucket_is_refused(bucket: object) -> None:
-    with pytest.raises(hvd.ArgumentError, match="bucket must be a size in bytes, or 'formula'"):
+    with pytest.raises(
+        hvd.ArgumentError, match="bucket must be a size in bytes, 'auto' or 'formula'"
+    ):
         hvd.DistributedOptimizer(_sgd(nn.Linear(2, 2)), bucket=bucket)  # type: ignore[arg-type]
 
 

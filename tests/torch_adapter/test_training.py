@@ -200,7 +200,7 @@ def passes():
         optimizer.step()
         return launched
 
-    assert step(4) == 2  # one of them to agree on what to reduce
+    assert step(4) == 3  # two of them to agree on what to reduce, and in what order
     assert torch.equal(a.grad, torch.full((3,), 1 + 2 + 3 + 4 + 4 * 0.5))
     assert torch.equal(b.grad, torch.full((2,), 4.0))
     assert step(2) == 0  # what is left of the epoch: step() reduces it

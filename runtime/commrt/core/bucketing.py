@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from commrt.core.growth import START
+
 
 class BucketPolicy(Protocol):
     """Decides which gradients, in the order in which they become ready, share a bucket."""
@@ -57,5 +59,8 @@ class FormulaBuckets:
 
 
 def policy_of(choice: int | str, first: int, ranks: int) -> BucketPolicy:
-    """Return the policy for a size in bytes, or for `formula`."""
-    return FormulaBuckets(ranks, first) if isinstance(choice, str) else FixedBuckets(choice, first)
+    """Return the policy for a size in bytes, for `formula`, or for the beginning of `auto`."""
+    if choice == "formula":
+        return FormulaBuckets(ranks, first)
+    nbytes = START if isinstance(choice, str) else choice
+    return FixedBuckets(nbytes, min(first, nbytes))

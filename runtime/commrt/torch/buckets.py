@@ -44,6 +44,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Gradients of one dtype side by side in an arena, as all ranks lay them."""
+
+    arena: Arena
+    places: tuple[Place, ...]
+    specs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """Where operations go: a session, a process set, a prefix of names."""
 
@@ -210,33 +219,38 @@ class Views:
         return self.tensors
 
 
-def plan_dense(
-    members: Sequence[Member], like: Signature, policy: BucketPolicy, allocate: Allocate,
-    densify: bool = False, kind: type[DenseBucket] = DenseBucket,
-) -> list[DenseBucket]:  # fmt: skip
-    """Lay gradients out in reverse order and cut them into buckets, numbered from 0.
+def lay_out(members: Sequence[Member], allocate: Allocate) -> list[Row]:
+    """Lay gradients out in this order, those in groups last; a row for each dtype.
 
-    An arena for each dtype; a group has a bucket of its own in each. `like` gives all of the
-    signature but the tensors. Raises ArgumentError for what can't be reduced.
+    Raises ArgumentError for what can't be reduced.
     """
-    rows: dict[str, list[tuple[Member, Laid]]] = {}
-    for member in reversed(members):
+    found: dict[str, list[tuple[Member, Laid]]] = {}
+    for member in members:
         laid = lay(member.param, member.name)
-        rows.setdefault(laid.spec.dtype, []).append((member, laid))
+        found.setdefault(laid.spec.dtype, []).append((member, laid))
+    rows = []
+    for dtype, pairs in found.items():
+        pairs.sort(key=lambda pair: pair[0].group)  # stable; those without a group come first
+        arena = make_arena([laid.flat.size for _, laid in pairs], dtype_of(dtype), allocate)
+        places = [_place(arena, i, member, laid) for i, (member, laid) in enumerate(pairs)]
+        rows.append(Row(arena, tuple(places), tuple(laid.spec for _, laid in pairs)))
+    return rows
+
+
+def cut_up(
+    rows: Sequence[Row], like: Signature, policy: BucketPolicy, densify: bool = False,
+    kind: type[DenseBucket] = DenseBucket,
+) -> list[DenseBucket]:  # fmt: skip
+    """Cut rows into buckets, numbered from 0; a group has a bucket of its own in each row.
+
+    `like` gives all of the signature but the tensors.
+    """
     buckets: list[DenseBucket] = []
-    for dtype, row in rows.items():
-        row.sort(key=lambda pair: pair[0].group)  # stable; those without a group come first
-        arena = make_arena([laid.flat.size for _, laid in row], dtype_of(dtype), allocate)
-        places = [_place(arena, i, member, laid) for i, (member, laid) in enumerate(row)]
+    for row in rows:
         for lo, hi in _cut(row, like, policy):
-            signature = replace(
-                like,
-                tensors=tuple(laid.spec for _, laid in row[lo:hi]),
-                layout=arena.layout(lo, hi),
-            )
-            number = len(buckets)
-            span = arena.span(lo, hi)
-            buckets.append(kind(number, places[lo:hi], span, signature, densify))
+            signature = replace(like, tensors=row.specs[lo:hi], layout=row.arena.layout(lo, hi))
+            span = row.arena.span(lo, hi)
+            buckets.append(kind(len(buckets), row.places[lo:hi], span, signature, densify))
     return buckets
 
 
@@ -251,18 +265,17 @@ def lay(param: torch.Tensor, name: str) -> Laid:
     return arrays.lay(arrays.view(param, f"parameter {name!r}").array)
 
 
-def _cut(
-    row: Sequence[tuple[Member, Laid]], like: Signature, policy: BucketPolicy
-) -> list[tuple[int, int]]:
-    """Cut parameters of one dtype, sorted by group."""
-    loose = sum(member.group < 0 for member, _ in row)
-    dtype = row[0][1].flat.dtype
+def _cut(row: Row, like: Signature, policy: BucketPolicy) -> list[tuple[int, int]]:
+    """Cut the gradients of one row, sorted by group."""
+    groups = [place.member.group for place in row.places]
+    loose = sum(group < 0 for group in groups)
+    dtype = row.arena.flat.dtype
     codec = choose(like.codec, dtype, like.op)
     # What one of two ranks sends is one element on the wire for each element.
-    sizes = [codec.wire_nbytes(laid.flat.size, dtype, 2) for _, laid in row[:loose]]
-    ranges = policy.cut(sizes)
-    for i in range(loose, len(row)):
-        if i > loose and row[i][0].group == row[i - 1][0].group:
+    lengths = [segment.stop - segment.start for segment in row.arena.segments[:loose]]
+    ranges = policy.cut([codec.wire_nbytes(n, dtype, 2) for n in lengths])
+    for i in range(loose, len(groups)):
+        if i > loose and groups[i] == groups[i - 1]:
             ranges[-1] = ranges[-1][0], i + 1
         else:
             ranges.append((i, i + 1))

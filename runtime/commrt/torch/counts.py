@@ -40,7 +40,8 @@ class Grouping:
 class Counts:
     """How many gradients each parameter, and each bucket, waits for.
 
-    `full` is called with what is full, `extra` with a parameter that has got a gradient too many
+    `order`: the indices of those that have got all their gradients, as they came. `full` is called
+    with what is full, `extra` with a parameter that has got a gradient too many
     and the function that counts it.
     """
 
@@ -52,6 +53,7 @@ class Counts:
         self._table = table
         self._calls = full, extra
         self._left: list[int] = []
+        self.order: list[int] = []
         self._owners: list[Counted] = []
         self._hooks: dict[int, RemovableHandle] = {}
         self._grouping = Grouping(None, [], [])
@@ -120,6 +122,7 @@ class Counts:
         """
         if not keep:
             self._left[:] = [self.passes] * len(self._left)
+            self.order.clear()
         owned = self._grouping.owned
         for owner, indices in owned:
             owner.missing = sum(self._left[i] > 0 for i in indices) if keep else len(indices)
@@ -139,12 +142,13 @@ class Counts:
 
     def _counter(self, index: int) -> Fired:
         """Make the hook of one parameter. It runs for every gradient of every step."""
-        left, owners = self._left, self._owners
+        left, owners, came = self._left, self._owners, self.order.append
         full, extra = self._calls
 
         def fired(param: torch.Tensor) -> None:
             left[index] = more = left[index] - 1
             if more == 0:
+                came(index)
                 owner = owners[index]
                 owner.missing -= 1
                 if not owner.missing:

@@ -21,6 +21,10 @@ class DeltaReducer:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
+    def describe(self) -> str:
+        """Say in how many buckets changes are reduced, and why."""
+        return self._fleet.describe()
+
     def active(self) -> bool:
         """Is there anybody to reduce with? Raises InitError if there is no runtime."""
         self._fleet.attach()
@@ -61,6 +65,12 @@ class DeltaReducer:
 
     def set_passes(self, passes: int) -> None:
         """Do nothing: gradients add up until the step."""
+
+    def pause(self) -> None:
+        """Do nothing: gradients are not reduced."""
+
+    def resume(self) -> None:
+        """Do nothing: gradients are not reduced."""
 
     def close(self) -> None:
         """Watch the parameters no longer."""

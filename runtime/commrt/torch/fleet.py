@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from commrt.api import session
-from commrt.core.bucketing import policy_of
+from commrt.core.bucketing import BucketPolicy, policy_of
+from commrt.core.growth import Growth
 from commrt.engine.handle import Handle
 from commrt.errors import ArgumentError, CommError, MismatchError, RemoteError
 from commrt.session import Session
@@ -16,8 +18,15 @@ from commrt.torch.census import make_card, warn_of_difference
 from commrt.torch.naming import Named
 from commrt.torch.options import Options
 from commrt.torch.patience import Patience
-from commrt.torch.plan import Plan, make_plan
+from commrt.torch.plan import Plan, make_plan, recut, reordered
 from commrt.torch.table import Table
+from commrt.torch.tuner import Tuner
+from commrt.transports.base import Flat
+
+log = logging.getLogger("commrt.torch")
+
+_RECENT = 64
+"""Buckets of others that may have ended among those of a cycle."""
 
 _LATE = " (too late for the reduction that it belongs to: the next one fails in its place)"
 
@@ -27,6 +36,7 @@ class Draft:
     """A plan that the other ranks have not confirmed: `card` gathers what they have to say."""
 
     plan: Plan
+    tuner: Tuner
     card: Handle
     news: str
 
@@ -42,11 +52,11 @@ class Names:
         self.number = number
         self._epoch = 0
         self._ends = False
-        self._joins = 0
+        self.joins = 0
 
     def prefix(self, part: str | None = None) -> str:
         """Return the prefix, with another part if given."""
-        joins = f"/join.{self._joins}" if self._joins else ""
+        joins = f"/join.{self.joins}" if self.joins else ""
         epoch = f"/{self._epoch}" if self._epoch else ""
         return f"optimizer.{self.number()}{joins}{epoch}{self.part if part is None else part}"
 
@@ -61,7 +71,7 @@ class Names:
 
     def restart(self, joins: int) -> None:
         """Count from the beginning, after so many joins."""
-        self.part, self._epoch, self._ends, self._joins = "", 0, False, joins
+        self.part, self._epoch, self._ends, self.joins = "", 0, False, joins
 
 
 class Fleet:
@@ -80,10 +90,16 @@ class Fleet:
         self.table = table
         self._options = options
         self._session: Session | None = None
-        self._joins = 0
         self._draft: Draft | None = None
+        self._tuner = Tuner(None, False, enabled=False)
         self._names = Names(number)
         self._trouble = ""
+
+    def describe(self) -> str:
+        """Say in how many buckets gradients are reduced, and why."""
+        if self.plan is None:
+            return "nothing is planned yet"
+        return f"{len(self.plan.buckets)} buckets; {self._tuner.text()}"
 
     def attach(self) -> bool:
         """Turn to the runtime there is; is it another one? Raises InitError if there is none.
@@ -91,10 +107,10 @@ class Fleet:
         After a join it counts as another one: some ranks have not seen the last cycles.
         """
         now = session()
-        if now is self._session and now.joins == self._joins:
+        if now is self._session and now.joins == self._names.joins:
             return False
         self._session, self.plan, self._draft = now, None, None
-        self._joins = now.joins
+        self._tuner = Tuner(None, False, enabled=False)
         self._names.restart(now.joins)
         self._trouble = ""
         return True
@@ -129,7 +145,7 @@ class Fleet:
         plan = self._make(card.entries)
         way = self._way()
         handle = way.session.exchange_async(card, way.name(0), way.process_set)
-        self._draft = Draft(plan, handle, news)
+        self._draft = Draft(plan, self._make_tuner(plan), handle, news)
         self._names.part = "/new"
 
     def confirm(self) -> bool:
@@ -147,13 +163,15 @@ class Fleet:
         """Submit a bucket. Does not block. If it raises, the other ranks must be told."""
         bucket.launch(self._way())
 
-    def settle(self) -> None:
-        """Launch what is not launched, wait for all.
+    def settle(self, order: Sequence[int] = ()) -> None:
+        """Launch what is not launched, wait for all. `order`: which gradients came first.
 
         Raises the error that says most, once nothing is in flight any more.
         """
+        self._vote(order)
         errors = self._launch_rest()
         if self.confirm():
+            self._vote(order)
             errors = self._launch_rest()
         for bucket in self._buckets():
             error = bucket.error()
@@ -169,9 +187,12 @@ class Fleet:
             self._failed()
             self._answer(error)
             raise error
+        self._tune()
 
-    def wait(self, patience: Patience) -> bool:
-        """Wait for what is launched; False if that is of no use."""
+    def wait(self, patience: Patience, order: Sequence[int]) -> bool:
+        """Wait for all buckets, which are launched; False if that is of no use."""
+        self._vote(order)
+        self._launch_rest()
         handles = [] if self._draft is None else [self._draft.card]
         handles += [handle for b in self._buckets() if (handle := b.handle()) is not None]
         return patience.wait(handles, self._names.number(), self._way())
@@ -206,7 +227,15 @@ class Fleet:
         for bucket in self._buckets():
             bucket.reset()
         self._draft = None
+        self._tuner.ballot = None
         self._names.end_cycle()
+        change = self._tuner.take_change()
+        if change is not None and self.plan is not None:
+            policy = self._policy(change.nbytes)
+            self.plan = (
+                reordered(self.plan, change.order, self._options, policy, self._allocate)
+                if change.order else recut(self.plan, self._options, policy)
+            )  # fmt: skip
 
     def _growth(self, plan: Plan) -> str | None:
         self.table.extend()
@@ -215,23 +244,59 @@ class Fleet:
         return plan.thawed()
 
     def _buckets(self) -> tuple[Bucket, ...]:
+        plan, ballot = self.current(), self._votes().ballot
+        if plan is None:
+            return ()
+        return plan.buckets if ballot is None else (*plan.buckets, ballot)
+
+    def _votes(self) -> Tuner:
+        return self._tuner if self._draft is None else self._draft.tuner
+
+    def _vote(self, order: Sequence[int]) -> None:
+        """Have this cycle's ballot, if it has one, be launched like a bucket."""
         plan = self.current()
-        return () if plan is None else plan.buckets
+        if plan is not None:
+            self._votes().open(plan, order)
 
     def _way(self, part: str | None = None) -> Way:
         assert self._session is not None
         return Way(self._session, self._options.process_set(), self._names.prefix(part))
 
     def _make(self, entries: tuple[Entry, ...]) -> Plan:
-        config = session().runtime.config
         params = {name: (i, param) for i, (name, param) in enumerate(self.table.named)}
-        choice, first = self._options.bucket, config.first_bucket
-        if choice is None:
-            choice = config.bucket
-        elif isinstance(choice, int):
-            first = min(first, choice)
-        policy = policy_of(choice, first, self._options.process_set().size())
-        return make_plan(entries, params, self._options, policy, session().runtime.allocate)
+        return make_plan(entries, params, self._options, self._policy(), self._allocate)
+
+    @staticmethod
+    def _allocate(nbytes: int) -> Flat:
+        return session().runtime.allocate(nbytes)
+
+    def _choice(self) -> int | str:
+        config, own = session().runtime.config, self._options.bucket
+        choice = config.bucket if own is None else own
+        return config.fusion_limit() if choice == "auto" and not self._options.tunes() else choice
+
+    def _policy(self, nbytes: int = 0) -> BucketPolicy:
+        """Return what cuts gradients into buckets: as was chosen, or of a size that was found."""
+        first, ranks = session().runtime.config.first_bucket, self._options.process_set().size()
+        return policy_of(nbytes or self._choice(), first, ranks)
+
+    def _make_tuner(self, plan: Plan) -> Tuner:
+        leads = session().runtime.topology.rank == self._options.process_set().ranks[0]
+        nbytes = sum(row.arena.flat.nbytes for row in plan.rows)
+        growth = Growth(nbytes) if self._choice() == "auto" else None
+        return Tuner(growth, leads, enabled=bool(plan.rows) and self._options.tunes())
+
+    def _tune(self) -> None:
+        """Learn from a cycle that went well."""
+        assert self.plan is not None
+        tuner = self._tuner
+        if tuner.observes():
+            names = {self._way().name(bucket.number) for bucket in self.plan.buckets}
+            recent = session().runtime.trace()[-_RECENT - len(names) :]
+            tuner.observe([r for r in recent if not names.isdisjoint(r.names)])
+        if tuner.end_cycle():
+            self._names.end_epoch()
+            log.info("%s: %s", self._names.prefix(""), tuner.text())
 
     def _launch_rest(self) -> list[BaseException]:
         errors: list[BaseException] = []
@@ -265,8 +330,10 @@ class Fleet:
         if not alike:
             self._withdraw("the ranks plan again")
             draft.plan = self._make(merge(cards))
+            draft.tuner = self._make_tuner(draft.plan)
             self._names.part = "/again"
         self.plan, self._draft, self._trouble = draft.plan, None, ""
+        self._tuner = draft.tuner
         self._names.end_epoch()
         return not alike
 
@@ -278,8 +345,10 @@ class Fleet:
             return True
         buckets = self.plan.buckets
         left = [bucket.number for bucket in buckets if not bucket.launched()]
+        if self._tuner.due() and self._tuner.ballot is None:
+            left.append(len(buckets))
         self._report(left, text)
-        errors = [bucket.error() for bucket in buckets]
+        errors = [bucket.error() for bucket in self._buckets()]
         return bool(left) or any(error is not None for error in errors)
 
     def _answer(self, error: BaseException) -> None:
@@ -302,7 +371,7 @@ class Fleet:
         buckets = self._buckets()
         self._report((bucket.number for bucket in buckets), text)
         if self.plan is not None and self._draft is not None:  # those without news wait for these
-            self._report((bucket.number for bucket in self.plan.buckets[1:]), text, "")
+            self._report(range(1, len(self.plan.buckets) + self._tuner.due()), text, "")
         for bucket in buckets:
             bucket.error()
             bucket.reset()

@@ -46,6 +46,10 @@ class Reducer:
         self._counts.arm()
         self._settle_in()
 
+    def describe(self) -> str:
+        """Say in how many buckets gradients are reduced, and why."""
+        return self._fleet.describe()
+
     def active(self) -> bool:
         """Is there anybody to reduce with? Raises InitError if there is no runtime."""
         if self._fleet.attach():
@@ -133,6 +137,20 @@ class Reducer:
         self._counts.passes = passes
         if not self._cycle.synced:
             self.reset()
+
+    def pause(self) -> None:
+        """Count no gradients until `resume`. Raises ArgumentError within a cycle."""
+        if self._under_way() or self._cycle.synced:
+            raise ArgumentError(
+                "no_sync() was entered after a backward pass outside it; enter it after step() or "
+                "zero_grad()"
+            )
+        self._counts.disarm()
+
+    def resume(self) -> None:
+        """Begin a new cycle; what was added up meanwhile belongs to it."""
+        self._settle_in()
+        self.reset()
 
     def close(self) -> None:
         """Take the hooks away."""
@@ -231,7 +249,7 @@ class Reducer:
         if not cycle.opened or cycle.synced:
             return
         at_once = cycle.held or not registry.several()
-        if not cycle.unfilled and (at_once or fleet.wait(self._patience)):
+        if not cycle.unfilled and (at_once or fleet.wait(self._patience, self._counts.order)):
             self.synchronize()
         else:  # what is on its way must stay as it is until step() waits for it
             self._patience.leave(fleet.launched())
@@ -244,7 +262,7 @@ class Reducer:
         if not self._cycle.opened:
             self._open()
         try:
-            self._fleet.settle()
+            self._fleet.settle(self._counts.order)
         except CommError:
             self.reset()
             raise

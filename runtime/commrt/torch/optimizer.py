@@ -39,8 +39,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     weight. A parameter that has no gradient on any rank keeps what it has.
 
     `groups`: lists of parameters that are reduced together, or into how many groups all are split.
-    `bucket`: how large buckets are, in bytes or as in "8MiB", or "formula"; see `COMMRT_BUCKET`,
-    which counts if it is None.
+    `bucket`: how large buckets are, in bytes or as in "8MiB", or "auto" or "formula"; see
+    `COMMRT_BUCKET`, which counts if it is None.
+    `deterministic`: gradients and buckets stay as they are laid out at first, so that two runs on
+    the same ranks give the same bits; `auto` is then 4 MiB.
     `broadcast_buffers`: a module whose buffers every step replaces by the lowest rank's.
     `op=Adasum` lets each rank step by itself and combines what the steps changed.
     """
@@ -54,12 +56,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
         sparse_as_dense: bool = False, process_set: ProcessSet = global_process_set, *,
         broadcast_buffers: torch.nn.Module | None = None, bucket: int | str | None = None,
+        deterministic: bool = False,
     ) -> None:  # fmt: skip
         # Not super().__init__(): state, groups and hooks are the wrapped optimizer's.
         _check(optimizer)
         options = make_options(
             compression, op, gradient_predivide_factor, num_groups, groups, sparse_as_dense,
-            process_set, broadcast_buffers, bucket,
+            process_set, broadcast_buffers, bucket, deterministic,
         )  # fmt: skip
         named = name_parameters(optimizer, named_parameters)
         self._wire(optimizer, named, options, check_passes(backward_passes_per_step))
@@ -122,6 +125,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
         finally:
             self._skipping = False
+
+    def describe(self) -> str:
+        """Say in how many buckets gradients are reduced now, and why so many. Does not block."""
+        return self._reducer.describe()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let backward passes add gradients up on this rank; the next one outside reduces the sums.
+
+        All ranks must do so. Raises ArgumentError between a backward pass and `step()`.
+        """
+        self._reducer.pause()
+        try:
+            yield
+        finally:
+            self._reducer.resume()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients. What is in flight is waited for and dropped, on every rank alike."""

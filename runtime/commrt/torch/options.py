@@ -26,7 +26,8 @@ class Options:
     """How gradients are reduced. Can be copied and pickled; `subset` None means all ranks.
 
     `groups`: the parameters that are reduced together, or into how many groups all are split.
-    `bucket`: a size in bytes, or `formula`; None: as the settings say.
+    `bucket`: a size in bytes, `auto` or `formula`; None: as the settings say. `deterministic`:
+    buckets stay what they are at first.
     """
 
     compression: Any
@@ -37,6 +38,7 @@ class Options:
     subset: ProcessSet | None
     buffers: Any
     bucket: int | str | None = None
+    deterministic: bool = False
 
     def process_set(self) -> ProcessSet:
         """Return the ranks that reduce together."""
@@ -50,6 +52,11 @@ class Options:
         """Are sparse gradients, if there are any, reduced as dense ones?"""
         return self.sparse_as_dense or self.op is ReduceOp.ADASUM
 
+    def tunes(self) -> bool:
+        """Can buckets and their order change from step to step?"""
+        fixed = self.deterministic or self.op is ReduceOp.ADASUM
+        return not fixed and self.codec() is not None
+
     def terms(self) -> str:
         """Write what must be alike on all ranks."""
         number = self.groups if isinstance(self.groups, int) else "lists"
@@ -57,7 +64,7 @@ class Options:
         return (
             f"op {self.op.value}, compression {codec}, gradient_predivide_factor "
             f"{self.predivide!r}, groups {number}, sparse_as_dense {self.sparse_as_dense}, "
-            f"bucket {self.bucket}"
+            f"bucket {self.bucket}, deterministic {self.deterministic}"
         )
 
     def signature(self) -> Signature:
@@ -78,6 +85,7 @@ class Options:
 def make_options(
     compression: Any, op: ReduceOp, predivide: float, num_groups: int, groups: Groups,
     sparse_as_dense: bool, process_set: ProcessSet, buffers: Any, bucket: int | str | None,
+    deterministic: bool,
 ) -> Options:  # fmt: skip
     """Check what can be checked before `init()`. Raises ArgumentError, InitError."""
     if codec_of(compression) is None and op is ReduceOp.ADASUM:
@@ -94,7 +102,7 @@ def make_options(
     subset = None if process_set is global_process_set else process_set
     return Options(
         compression, op, predivide, _groups(num_groups, groups), bool(sparse_as_dense), subset,
-        buffers, _bucket(bucket),
+        buffers, _bucket(bucket), bool(deterministic),
     )  # fmt: skip
 
 
@@ -116,7 +124,7 @@ def _bucket(bucket: int | str | None) -> int | str | None:
     try:
         return None if bucket is None else parse_bucket(str(bucket))
     except ValueError as exc:
-        raise ArgumentError(f"bucket must be a size in bytes, or 'formula': {exc}") from None
+        raise ArgumentError(f"bucket must be a size in bytes, 'auto' or 'formula': {exc}") from None
 
 
 def _groups(num_groups: int, groups: Groups) -> int | tuple[tuple[torch.Tensor, ...], ...]:

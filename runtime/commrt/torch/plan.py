@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from commrt.core.bucketing import BucketPolicy
 from commrt.engine.arena import Allocate
-from commrt.torch.buckets import Bucket, DenseBucket, Member, placeholder, plan_dense
+from commrt.torch.buckets import (
+    Bucket,
+    DenseBucket,
+    Member,
+    Row,
+    cut_up,
+    lay_out,
+    placeholder,
+)
 from commrt.torch.cards import Entry
 from commrt.torch.delta_buckets import DeltaBucket
 from commrt.torch.odd_buckets import CompressedBucket, SparseBucket
@@ -23,7 +31,7 @@ class Plan:
     """Buckets, their numbers in order; and what it was made of.
 
     `layout` is that of the parameters of `members`. `resting` are parameters that are
-    frozen on all ranks. `sparse` are names.
+    frozen on all ranks. `sparse` are names. `rows` are where dense gradients lie.
     """
 
     buckets: tuple[Bucket, ...]
@@ -31,6 +39,7 @@ class Plan:
     layout: Layout
     resting: tuple[Member, ...]
     sparse: frozenset[str]
+    rows: tuple[Row, ...]
 
     def thawed(self) -> str | None:
         """Say which parameter requires gradients now and did nowhere."""
@@ -55,37 +64,57 @@ def make_plan(
     """Plan for what is trainable on any rank. `params`: numbers and tensors by name."""
     found = [(entry, Member(params[entry.name][0], entry.name, params[entry.name][1], entry.group))
              for entry in entries]  # fmt: skip
-    members = [member for entry, member in found if entry.trainable]
-    sparse = {entry.name for entry in entries if entry.sparse}
-    buckets = _buckets(members, sparse, options, policy, allocate)
+    members = tuple(member for entry, member in found if entry.trainable)
+    sparse = frozenset(entry.name for entry in entries if entry.sparse)
+    dense = [] if options.codec() is None else [m for m in members if m.name not in sparse]
+    rows = tuple(lay_out(split(dense, options.groups)[::-1], allocate))
     return Plan(
-        tuple(buckets),
-        tuple(members),
+        _buckets(members, sparse, rows, options, policy),
+        members,
         Layout([member.param for member in members]),
         tuple(member for entry, member in found if not entry.trainable),
-        frozenset(sparse),
+        sparse,
+        rows,
     )
 
 
+def recut(plan: Plan, options: Options, policy: BucketPolicy) -> Plan:
+    """Return the plan with other buckets of the same memory."""
+    return replace(plan, buckets=_buckets(plan.members, plan.sparse, plan.rows, options, policy))
+
+
+def reordered(
+    plan: Plan, order: Sequence[int], options: Options, policy: BucketPolicy, allocate: Allocate
+) -> Plan:
+    """Return the plan with gradients in this order of the places that they have, all rows' in one.
+
+    Those that are not in it come last, as they were.
+    """
+    was = [place.member for row in plan.rows for place in row.places]
+    ranked = [was[place] for place in dict.fromkeys([*order, *range(len(was))])]
+    if ranked == was:
+        return recut(plan, options, policy)
+    return recut(replace(plan, rows=tuple(lay_out(ranked, allocate))), options, policy)
+
+
 def _buckets(
-    members: Sequence[Member], sparse: set[str], options: Options, policy: BucketPolicy,
-    allocate: Allocate,
-) -> list[Bucket]:  # fmt: skip
+    members: Sequence[Member], sparse: frozenset[str], rows: Sequence[Row], options: Options,
+    policy: BucketPolicy,
+) -> tuple[Bucket, ...]:  # fmt: skip
     like = options.signature()
     if not members:
-        return [placeholder(like)]
+        return (placeholder(like),)
     buckets: list[Bucket] = []
     if options.codec() is None:
         alone = [m for m in reversed(members) if m.name not in sparse]
         buckets += [CompressedBucket(i, m, like, options.compression) for i, m in enumerate(alone)]
     else:
-        dense = split([m for m in members if m.name not in sparse], options.groups)
         kind = DeltaBucket if options.op is ReduceOp.ADASUM else DenseBucket
-        buckets += plan_dense(dense, like, policy, allocate, options.sparse_as_dense, kind)
+        buckets += cut_up(rows, like, policy, options.sparse_as_dense, kind)
     size = options.process_set().size()
-    rows = (member for member in members if member.name in sparse)
-    buckets += [SparseBucket(n, m, like, size) for n, m in enumerate(rows, start=len(buckets))]
-    return buckets
+    found = (member for member in members if member.name in sparse)
+    buckets += [SparseBucket(n, m, like, size) for n, m in enumerate(found, start=len(buckets))]
+    return tuple(buckets)
 
 
 def split(members: Sequence[Member], groups: object) -> list[Member]:

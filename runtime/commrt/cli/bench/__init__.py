@@ -86,7 +86,20 @@ def _step(kinds: Kinds) -> None:
     parser.add_argument("name", choices=TRAINABLE, metavar="NAME", help=", ".join(TRAINABLE))
     _number(parser, "--batch", 8, "images on each rank")
     _number(parser, "--image", 64, "pixels along each side of an image")
-    _number(parser, "--iterations", 3, "steps in a round")
+    _number(parser, "--iterations", 3, "steps in a round, after 6 that do not count")
+    _number(parser, "--settle", 50, "steps before the first round: buckets find their size")
+    parser.add_argument(
+        "--buckets",
+        type=options.read_sizes,
+        default=(),
+        metavar="SIZES",
+        help="fixed bucket sizes to compare with, such as 1M:64M:4",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print where each bucket of the last step spent its time",
+    )
     _peer(parser, "ddp")
 
 

@@ -72,7 +72,8 @@ def _bare(options: Model, shapes: Sequence[Shape], console: Console) -> list[Ser
     arena = commrt.zeros(sum(map(prod, shapes)))  # as an optimizer's
     theirs = np.ones(arena.size, np.float32)
     arena[:] = 1.0
-    own = buckets_in(arena, shapes, policy_of(config.bucket, config.first_bucket, commrt.size()))
+    size = config.fusion_limit() if config.bucket == "auto" else config.bucket
+    own = buckets_in(arena, shapes, policy_of(size, config.first_bucket, commrt.size()))
     flat = [theirs[lo:hi] for lo, hi in cut(0, theirs.size, _PEER_BUCKET // _ITEM)]
     console.say(f"# bare submissions: commrt {len(own)} buckets as its optimizer cuts them, all in "
                 f"flight\n# peers {len(flat)} buckets of 25 MiB: gloo all in flight, MPI one after "

@@ -90,13 +90,20 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`commrt bench step`. `image`: pixels along a side."""
+    """`commrt bench step`. `image`: pixels along a side.
+
+    `settle`: steps before the first round. `buckets`: fixed sizes to compare with, in bytes.
+    `explain`: say where the buckets of the last step spent their time.
+    """
 
     rounds: int
     name: str
     batch: int
     image: int
     iterations: int
+    settle: int
+    buckets: tuple[int, ...]
+    explain: bool
     peer: Peer | None
 
 

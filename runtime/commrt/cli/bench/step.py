@@ -14,6 +14,7 @@ from torch.nn import functional
 import commrt
 from commrt.cli.bench import gloo, table
 from commrt.cli.bench.console import Console
+from commrt.cli.bench.explain import explain
 from commrt.cli.bench.figures import Findings, Series, ratio, series, speed_ratio
 from commrt.cli.bench.options import Step, UsageError
 from commrt.cli.bench.table import Column
@@ -47,10 +48,17 @@ def run(options: Step, console: Console) -> Findings:
     make, loss = partial(resnet, options.name), _loss(options)
     with nullcontext() if options.peer is None else gloo.group():
         trainees = [side(make(), loss) for side in (ours, alone, in_step)]
+        trainees += [ours(make(), loss, size) for size in options.buckets]
         if options.peer is not None:
             trainees.append(best_ddp(make, loss, console))
+        for step in range(options.settle):
+            console.progress(f"step {step + 1} of {options.settle} before the first round")
+            trainees[0].finish(trainees[0].forward())
         measured = costs(trainees, options.iterations, options.rounds, console)
-    return _report(measured, console)
+        findings = _report(measured, console)
+        if options.explain:
+            explain(trainees[0], console)
+    return findings
 
 
 def _loss(options: Step) -> Loss:
@@ -71,6 +79,7 @@ def _report(measured: Mapping[str, Sequence[Cost]], console: Console) -> Finding
     base = steps["alone"]
     waited = series("commrt", "waited", "s", (cost.waited for cost in measured["commrt"]))
     theirs = [step for name, step in steps.items() if name.startswith("DDP")]
+    fixed = [step for name, step in steps.items() if name.endswith("MiB") and step not in theirs]
     hidden = [exposed(step, base) for step in (steps["commrt"], *theirs)]
     console.say(table.header(_COLUMNS))
     for name, step in steps.items():
@@ -85,6 +94,9 @@ def _report(measured: Mapping[str, Sequence[Cost]], console: Console) -> Finding
         ratio("time of a step", steps["commrt"], steps[name]) for name in ("alone", "in step")
     ]
     ratios += [speed_ratio("speed of a step", steps["commrt"], step) for step in theirs]
+    if fixed:
+        best = min(fixed, key=lambda step: step.median)
+        ratios.append(ratio("time of a step, with the best of fixed sizes", steps["commrt"], best))
     for one in ratios:
         console.say(table.sentence(one))
     return Findings((*steps.values(), *hidden, waited), tuple(ratios))

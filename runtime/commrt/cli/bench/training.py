@@ -24,7 +24,8 @@ BUCKET_CAPS = (1, 5, 25)
 """MiB of a DDP bucket; 25 is its default."""
 
 _TRIALS = 3
-_WARM_UP = 2
+_WARM_UP = 6
+"""Steps after which ranks follow a plan again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ class Trainee:
         """Return the loss."""
         return self._loss(self._module)
 
+    def note(self) -> str:
+        """Say how gradients are cut into buckets, if commrt does it."""
+        optimizer = self._optimizer
+        return optimizer.describe() if isinstance(optimizer, DistributedOptimizer) else ""
+
     def finish(self, loss: Tensor) -> None:
         """Make gradients, use them and drop them: who owns them when is each side's own affair."""
         loss.backward()  # type: ignore[no-untyped-call]
@@ -111,10 +117,13 @@ def in_step(module: nn.Module, loss: Loss) -> Trainee:
     return InStep("in step", module, _sgd(module), loss)
 
 
-def ours(module: nn.Module, loss: Loss) -> Trainee:
-    """Train with commrt's optimizer."""
-    optimizer = DistributedOptimizer(_sgd(module), named_parameters=module.named_parameters())
-    return Trainee("commrt", module, optimizer, loss)
+def ours(module: nn.Module, loss: Loss, bucket: int | None = None) -> Trainee:
+    """Train with commrt's optimizer. `bucket`: bytes; None: as the settings say."""
+    optimizer = DistributedOptimizer(
+        _sgd(module), named_parameters=module.named_parameters(), bucket=bucket
+    )
+    name = "commrt" if bucket is None else f"{bucket / (1 << 20):g} MiB"
+    return Trainee(name, module, optimizer, loss)
 
 
 def ddp(module: nn.Module, loss: Loss, cap: int) -> Trainee:
