@@ -11,6 +11,8 @@ _CONSEQUENCES = ("PeerLostError", "ShutdownError")
 _HEADER = "Traceback (most recent call last):"
 _NOT_RAISED = "Exception ignored"
 _EXCEPTION = re.compile(r"(?:\w+\.)*(\w+)(?::|$)")
+_OF_TORCH = re.compile(r"^\[rank\d+\]: ")
+"""torch.distributed puts it before each line of a traceback."""
 _LIKELY = re.compile(r"\w*(?:Error|Exception|Interrupt|Exit)")
 
 
@@ -24,6 +26,7 @@ def signal_text(signum: int) -> str:
 
 def final_exception(lines: Sequence[str]) -> str:
     """Return the class of the exception that error output ends with, without its module, or ''."""
+    lines = [_OF_TORCH.sub("", line) for line in lines]
     starts = [
         i
         for i, line in enumerate(lines)

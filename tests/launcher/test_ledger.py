@@ -60,6 +60,7 @@ ends = lists(
             (*LOST, "Exception ignored in: <f>", "Traceback (most recent call last):", "OSError"),
             "PeerLostError",
         ),
+        (tuple(f"[rank12]: {line}" for line in LOST), "PeerLostError"),  # as torch.distributed does
         (("all is well: PeerLostError",), ""),
         (("Traceback (most recent call last):", "  cut"), ""),
         ((), ""),
