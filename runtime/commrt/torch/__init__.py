@@ -65,6 +65,7 @@ from commrt.process_sets import ProcessSet
 from commrt.running import run
 from commrt.torch.buffers import average_buffers, broadcast_buffers
 from commrt.torch.compression import Compression
+from commrt.torch.ddp import ddp_hook
 from commrt.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from commrt.torch.guards import check_replicas
 from commrt.torch.movements import (
@@ -109,8 +110,8 @@ __all__ = [
     "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "average_buffers",
     "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
     "broadcast_buffers", "broadcast_object", "broadcast_optimizer_state",
-    "broadcast_parameters", "ccl_built", "check_replicas",
-    "cross_rank", "cross_size", "cuda_built", "ddl_built", "global_process_set", "gloo_built",
+    "broadcast_parameters", "ccl_built", "check_replicas", "cross_rank", "cross_size",
+    "cuda_built", "ddl_built", "ddp_hook", "global_process_set", "gloo_built",
     "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
     "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
     "grouped_reducescatter", "grouped_reducescatter_async", "init", "is_homogeneous",
