@@ -25,6 +25,8 @@ _COUNT = """
         return not commrt.api.session().runtime.parts.member.negotiates()
 
     def silent(step, most=60, steps=20):
+        for _ in range(50):  # buckets have their size then
+            step()
         for _ in range(most):
             step()
             if follows():

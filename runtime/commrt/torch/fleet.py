@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from commrt.api import session
 from commrt.core.bucketing import BucketPolicy, policy_of
-from commrt.core.growth import Growth
+from commrt.core.growth import START, Growth
 from commrt.engine.handle import Handle
 from commrt.errors import ArgumentError, CommError, MismatchError, RemoteError
 from commrt.session import Session
@@ -283,7 +283,8 @@ class Fleet:
     def _make_tuner(self, plan: Plan) -> Tuner:
         leads = session().runtime.topology.rank == self._options.process_set().ranks[0]
         nbytes = sum(row.arena.flat.nbytes for row in plan.rows)
-        growth = Growth(nbytes) if self._choice() == "auto" else None
+        grows = self._choice() == "auto" and nbytes > START  # else there is but one bucket
+        growth = Growth(nbytes) if grows else None
         return Tuner(growth, leads, enabled=bool(plan.rows) and self._options.tunes())
 
     def _tune(self) -> None:
