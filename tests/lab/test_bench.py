@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +34,16 @@ def test_what_can_not_be_made_is_said() -> None:
     assert (done.returncode, "nonsense" in done.stderr) == (2, True)
     done = bench("--hosts", "2", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
     assert (done.returncode, "start it without Open MPI" in done.stderr) == (2, True)
+
+
+def test_one_that_is_told_to_end_leaves_no_hosts() -> None:
+    command = [*COMMAND, "--hosts", "2", "--rounds", "1000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    own = f"-{process.pid}-"
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline().startswith("# 2 test hosts")
+        assert any(own in path.name for path in Path("/var/run/netns").iterdir())
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert not any(own in path.name for path in Path("/var/run/netns").iterdir())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from commrt.cli.bench import add_hosts
 from commrt.cli.bench.options import Hosts
@@ -25,6 +27,7 @@ def run_on_hosts(words: Sequence[str], where: Hosts) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_hosts(parser)
     command = [sys.executable, "-m", "commrt", *parser.parse_known_args(words)[1]]
+    signal.signal(signal.SIGTERM, _leave)  # else the hosts would stay
     try:
         with Lab(where.hosts, where.rate) as lab:
             print(
@@ -36,3 +39,7 @@ def run_on_hosts(words: Sequence[str], where: Hosts) -> int:
     except (LabError, ValueError) as exc:
         print(f"commrt bench --hosts: {exc}", file=sys.stderr)
         return 2
+
+
+def _leave(signum: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
