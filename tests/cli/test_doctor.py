@@ -55,7 +55,7 @@ def test_it_lists_every_setting_with_value_source_and_meaning() -> None:
         assert shown[rows[variable_of(f.name)] + 1].strip() == f.metadata["help"]
     stalls = " ".join(shown[rows["COMMRT_STALL_WARN"]].split())
     assert stalls == "COMMRT_STALL_WARN 5 seconds from COMMRT_STALL_WARN; default: 60 seconds"
-    assert "from HOROVOD_FUSION_THRESHOLD; default: 4 MiB" in shown[rows["COMMRT_BUCKET"]]
+    assert "from HOROVOD_FUSION_THRESHOLD; default: auto" in shown[rows["COMMRT_BUCKET"]]
     assert shown[rows["COMMRT_LOG"]].split() == ["COMMRT_LOG", "warning", "default"]
 
 

@@ -220,3 +220,72 @@ def test_a_deterministic_optimizer_gives_the_same_bits_in_two_runs() -> None:
     assert [result.status for result in results] == [0, 0], results[0].output
     digests = {text for result in results for text in result.stdout_of.values()}
     assert len(digests) == 1
+
+
+def test_tensors_that_users_moved_come_back_whatever_is_cut_anew() -> None:
+    ok(
+        """
+    model = torch.nn.Sequential(*[torch.nn.Linear(60, 60, bias=False) for _ in range(8)])
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01),
+                                         named_parameters=model.named_parameters(), bucket=4096)
+    generator = torch.Generator().manual_seed(rank)
+    for step in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        model(torch.randn(4, 60, generator=generator)).pow(2).sum().backward()
+        for p in model.parameters():
+            p.grad.data = p.grad.data.clamp(-1, 1)
+        optimizer.step()
+        same(model.parameters())
+    print("ok")
+        """,
+        2,
+    )
+
+
+def test_passes_without_reductions_may_be_nested() -> None:
+    ok(
+        """
+    model = torch.nn.Linear(4, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.0), op=hvd.Sum,
+                                         named_parameters=model.named_parameters())
+    def backward():
+        model(torch.ones(1, 4)).sum().backward()
+    for step in range(3):
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            with optimizer.no_sync():
+                backward()
+            backward()
+        backward()
+        optimizer.step()
+        assert torch.equal(model.weight.grad, torch.full((1, 4), 3.0 * size))
+    print("ok")
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize("step", [4, 8])  # after the second there is something to decide
+def test_a_gradient_too_many_ends_a_cycle_of_one_of_two_optimizers_everywhere(step: int) -> None:
+    ok(
+        f"""
+    models = torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]), torch.nn.Linear(2, 2)
+    optimizer, _ = [hvd.DistributedOptimizer(torch.optim.SGD(m.parameters(), 0.01),
+                                             named_parameters=m.named_parameters()) for m in models]
+    errors = []
+    for step in range(1, 13):
+        try:
+            optimizer.zero_grad()
+            models[0](torch.ones(2, 400)).pow(2).mean().backward()
+            if step == {step} and rank == 1:
+                models[0](torch.ones(2, 400)).pow(2).mean().backward()
+            optimizer.step()
+        except commrt.CommError as error:
+            errors.append((step, type(error).__name__))
+    assert errors[-1][0] == {step} + 1, errors
+    assert rank or errors == [({step} + 1, "RemoteError")], errors
+    print("ok")
+        """,
+        2,
+    )

@@ -93,7 +93,8 @@ class Growth:
         """Begin anew if the link has changed; look ever more rarely while it does not."""
         rate = self._search.rates[self._nbytes]
         if best and not rate / _CHANGE < best < rate * _CHANGE:
-            self._settled, self._nbytes, self._search = False, START, Search()
+            self._settled, self._nbytes = False, START
+            self._search = Search(look=min(_LAST_LOOK, 2 * self._search.look))
             return Decision(START, WINDOW)
         self._search.look = min(_LAST_LOOK, 2 * self._search.look)
         return Decision(self._nbytes, self._search.look)

@@ -37,10 +37,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A parameter with the tensor over the arena's memory that its reduced gradient is."""
+    """A parameter with the tensor over the arena's memory that its reduced gradient is.
+
+    Users may move the tensor to other memory; `spare` stays at `address`.
+    """
 
     member: Member
     view: torch.Tensor
+    spare: torch.Tensor
+    address: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class DenseBucket(Launchable):
         self.members = tuple(place.member for place in places)
         self.missing = len(places)
         self._params = [place.member.param for place in places]
-        self._views = Views([place.view for place in places])
+        self._views = Views(places)
         self._wire = span, signature
         self._densify = densify
 
@@ -204,10 +209,10 @@ class DenseBucket(Launchable):
 class Views:
     """Tensors over a span of an arena, which stay there whatever users do to `.grad.data`."""
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = tensors
-        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
-        self._spares = [tensor.detach() for tensor in tensors]
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.tensors = [place.view for place in places]
+        self._addresses = [place.address for place in places]
+        self._spares = [place.spare for place in places]
 
     def checked(self) -> list[torch.Tensor]:
         """Return the tensors, brought back with the values that they have if they were moved."""
@@ -290,7 +295,7 @@ def _place(arena: Arena, index: int, member: Member, laid: Laid) -> Place:
     """
     param = member.param
     if not param.numel():
-        return Place(member, torch.zeros_like(param, requires_grad=False))
+        return _placed(member, torch.zeros_like(param, requires_grad=False))
     flat = torch.frombuffer(
         arena.flat.view(np.uint8), dtype=param.dtype, count=param.numel(),
         offset=arena.segments[index].start * param.element_size(),
@@ -298,7 +303,11 @@ def _place(arena: Arena, index: int, member: Member, laid: Laid) -> Place:
     strides = torch.empty(param.shape, device="meta").stride() if laid.copied else param.stride()
     view = torch.empty(0, dtype=param.dtype)
     view.set_(flat.untyped_storage(), 0, param.shape, strides)
-    return Place(member, view)
+    return _placed(member, view)
+
+
+def _placed(member: Member, view: torch.Tensor) -> Place:
+    return Place(member, view, view.detach(), view.data_ptr())
 
 
 def _places_of_none(found: Sequence[object]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commrt.api import session
@@ -193,8 +193,13 @@ class Fleet:
         """Wait for all buckets, which are launched; False if that is of no use."""
         self._vote(order)
         self._launch_rest()
-        handles = [] if self._draft is None else [self._draft.card]
-        handles += [handle for b in self._buckets() if (handle := b.handle()) is not None]
+        if self._draft is not None:
+            card = self._draft.card
+            if not patience.wait([card], self._names.number(), self._way()):
+                return False
+            if card.exception() is not None or not _launched_alike(card.wait()):
+                return True  # nobody may have launched the same: `settle` knows what to do
+        handles = [handle for b in self._buckets() if (handle := b.handle()) is not None]
         return patience.wait(handles, self._names.number(), self._way())
 
     def launched(self) -> list[Named]:
@@ -217,9 +222,12 @@ class Fleet:
         ranks stay in step.
         """
         if over or not self._spoil(text):
+            if not over:
+                self._tune()  # as the others do
             self.reset()
             self._trouble = text
-            self._report((bucket.number for bucket in self._buckets()), f"{text}{_LATE}")
+            count = len(self._buckets()) + self._tuner.due()
+            self._report(range(count), f"{text}{_LATE}")
         self._failed()
 
     def reset(self) -> None:
@@ -294,7 +302,8 @@ class Fleet:
         if tuner.observes():
             names = {self._way().name(bucket.number) for bucket in self.plan.buckets}
             recent = session().runtime.trace()[-_RECENT - len(names) :]
-            tuner.observe([r for r in recent if not names.isdisjoint(r.names)])
+            last = {name: r for r in recent for name in r.names if name in names}
+            tuner.observe(list(last.values()))
         if tuner.end_cycle():
             self._names.end_epoch()
             log.info("%s: %s", self._names.prefix(""), tuner.text())
@@ -369,8 +378,9 @@ class Fleet:
 
     def _withdraw(self, text: str) -> None:
         """Let what is launched end, for nobody may have launched the same."""
-        buckets = self._buckets()
-        self._report((bucket.number for bucket in buckets), text)
+        buckets, plan = self._buckets(), self.current()
+        if plan is not None:
+            self._report(range(len(plan.buckets) + self._votes().due()), text)
         if self.plan is not None and self._draft is not None:  # those without news wait for these
             self._report(range(1, len(self.plan.buckets) + self._tuner.due()), text, "")
         for bucket in buckets:
@@ -385,6 +395,10 @@ class Fleet:
         way = self._way(part)
         for number in numbers:
             way.session.runtime.report(way.process_set.id(), way.name(number), text)
+
+
+def _launched_alike(cards: Mapping[int, Card]) -> bool:
+    return difference(cards) is None and planned_alike(cards)
 
 
 def _clearest(errors: list[BaseException]) -> BaseException:

@@ -42,6 +42,7 @@ class Reducer:
         self._fleet = fleet
         self._cycle = Cycle()
         self._patience = Patience()
+        self._paused = 0
         self._counts = Counts(fleet.table, passes, self._full, self._extra)
         self._counts.arm()
         self._settle_in()
@@ -107,7 +108,9 @@ class Reducer:
         fleet.reset()
         self._patience.changed()
         counts, plan = self._counts, fleet.plan
-        if fleet.grown():
+        if self._paused:
+            pass  # `resume` arms and groups
+        elif fleet.grown():
             counts.arm()
             counts.group(None)
         elif self._stale():
@@ -140,17 +143,20 @@ class Reducer:
 
     def pause(self) -> None:
         """Count no gradients until `resume`. Raises ArgumentError within a cycle."""
-        if self._under_way() or self._cycle.synced:
+        if not self._paused and (self._under_way() or self._cycle.synced):
             raise ArgumentError(
                 "no_sync() was entered after a backward pass outside it; enter it after step() or "
                 "zero_grad()"
             )
+        self._paused += 1
         self._counts.disarm()
 
     def resume(self) -> None:
         """Begin a new cycle; what was added up meanwhile belongs to it."""
-        self._settle_in()
-        self.reset()
+        self._paused -= 1
+        if not self._paused:
+            self._settle_in()
+            self.reset()
 
     def close(self) -> None:
         """Take the hooks away."""

@@ -32,9 +32,18 @@ class Patience:
         self._left: list[tuple[str, torch.Tensor, torch.Tensor, int]] = []
 
     def wait(self, handles: Sequence[Handle], number: int, way: Way) -> bool:
-        """Wait until all have ended; False if ranks wait for one another. `number`: for whom."""
-        if not self._given_up and all(self._ends(handle, number, way) for handle in handles):
-            return True
+        """Wait until all have ended, or one of them in vain; False if ranks wait for one another.
+
+        `number`: for whom.
+        """
+        for handle in () if self._given_up else handles:
+            if not self._ends(handle, number, way):
+                break
+            if handle.exception() is not None:
+                return True  # the rest may never meet anybody
+        else:
+            if not self._given_up:
+                return True
         if not self._given_up:
             self._given_up = True
             log.warning(

@@ -86,7 +86,8 @@ class Tuner:
     def observes(self) -> bool:
         """Does this cycle's rate count, here?"""
         wants = self._leads and self._growth is not None
-        return wants and self._left is not None and self._left <= COUNTED
+        # Not the cycle of the ballot: it is decided already.
+        return wants and self._left is not None and 1 < self._left <= COUNTED + 1
 
     def observe(self, records: Sequence[BucketRecord]) -> None:
         """Note what was on the wire in a cycle."""
