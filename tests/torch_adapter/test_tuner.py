@@ -270,7 +270,8 @@ def test_passes_without_reductions_may_be_nested() -> None:
 def test_a_gradient_too_many_ends_a_cycle_of_one_of_two_optimizers_everywhere(step: int) -> None:
     ok(
         f"""
-    models = torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]), torch.nn.Linear(2, 2)
+    large = torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)])
+    models = large, torch.nn.Linear(2, 2)
     optimizer, _ = [hvd.DistributedOptimizer(torch.optim.SGD(m.parameters(), 0.01),
                                              named_parameters=m.named_parameters()) for m in models]
     errors = []
