@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commrt.core.silence import Silence
 from commrt.errors import PeerLostError, StallError
 from commrt.testing.crowd import Crowd, Scenario
 from commrt.testing.network import Network, Settings, world_of
@@ -452,3 +453,10 @@ def test_a_peer_lost_while_frozen_leaves_nothing_but_its_error() -> None:
         end = job.network.ranks[rank].end
         assert end is not None
         assert isinstance(end.error, PeerLostError)
+
+
+def test_what_fails_before_late_ranks_are_named_is_told_in_time() -> None:
+    silence = Silence(["host0"], warn=60.0, fail=3.0)
+    assert not silence.overdue(0.0, 2.3)
+    assert silence.overdue(0.0, 2.5)
+    assert silence.next_look() < 3.0
