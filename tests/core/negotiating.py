@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from commrt.errors import PeerLostError
 from commrt.testing.network import Network
 from commrt.types import Bucket, Kind, Request, Signature, TensorSpec
 
@@ -33,3 +35,17 @@ def check_order(network: Network, joined: bool = False) -> None:
                 alike = tuple(replace(o, joined=False) for o in bucket.operations)
                 bucket = replace(bucket, operations=alike)
             assert by_number.setdefault(bucket.number, bucket) == bucket
+
+
+def check_lost(network: Network, lost: Sequence[int]) -> None:
+    """Ranks killed by signal 9 have ended all others, with one error that names them."""
+    if not lost:
+        return
+    errors = [s.end.error for r, s in enumerate(network.ranks) if s.end and r not in lost]
+    assert len(errors) == network.settings.size - len(lost)
+    assert len({str(error) for error in errors}) == 1
+    for error in errors:
+        assert isinstance(error, PeerLostError)
+        assert error.ranks == tuple(lost)
+        assert error.hosts == tuple(f"host{r}" for r in lost)
+        assert all(f"rank {r} on host{r}: killed by signal 9" in str(error) for r in lost)

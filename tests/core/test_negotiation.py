@@ -7,12 +7,11 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commrt.errors import PeerLostError
 from commrt.testing.crowd import Crowd, Operation, Scenario
 from commrt.testing.network import Network, Settings
 from commrt.testing.strategies import scenarios
 from commrt.types import Agreed, Bucket, Kind
-from core.negotiating import CAPACITIES, SEEDS, check_order
+from core.negotiating import CAPACITIES, SEEDS, check_lost, check_order
 
 LIMITS = st.sampled_from((0, 100, 1 << 20))
 
@@ -164,15 +163,7 @@ def test_a_lost_rank_ends_all_others_with_one_error(scenario: Scenario, seed: in
     network.lose(lost, "killed by signal 9")
     crowd.run()
     check_order(network)
-    if lost:
-        errors = [s.end.error for r, s in enumerate(network.ranks) if s.end and r not in lost]
-        assert len(errors) == scenario.size - len(lost)
-        assert len({str(error) for error in errors}) == 1
-        for error in errors:
-            assert isinstance(error, PeerLostError)
-            assert error.ranks == tuple(lost)
-            assert error.hosts == tuple(f"host{r}" for r in lost)
-            assert all(f"rank {r} on host{r}: killed by signal 9" in str(error) for r in lost)
+    check_lost(network, lost)
 
 
 @settings(max_examples=100)

@@ -17,7 +17,7 @@ from commrt.testing.crowd import Crowd, Scenario
 from commrt.testing.network import Network, Settings, world_of
 from commrt.testing.strategies import rhythms
 from commrt.types import Bucket, Kind, Request, Signature, TensorSpec
-from core.negotiating import FLOATS, SEEDS, ask, check_order
+from core.negotiating import FLOATS, SEEDS, ask, check_lost, check_order
 from core.test_negotiation import check_ending
 
 LIMITS = st.sampled_from((0, 100, 1 << 20))
@@ -94,11 +94,7 @@ def test_a_lost_rank_ends_all_others_with_one_error(
     network.lose(lost, "killed by signal 9")
     crowd.run()
     check_order(network)
-    if lost:
-        errors = [s.end.error for r, s in enumerate(network.ranks) if s.end and r not in lost]
-        assert len(errors) == scenario.size - len(lost)
-        assert len({str(error) for error in errors}) == 1
-        assert all(isinstance(error, PeerLostError) for error in errors)
+    check_lost(network, lost)
 
 
 @settings(max_examples=100)

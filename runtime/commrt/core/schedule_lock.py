@@ -14,8 +14,8 @@ from commrt.core.ids import Key
 from commrt.core.wire import Lock, Place, Unlock
 from commrt.types import Agreed, Bucket, Kind, Request, Signature
 
-WINDOW = 2
-"""Buckets under way at once."""
+IN_FLIGHT = 2
+"""Buckets on the wire at once: the second fills the gaps that the first one's ends leave."""
 
 _Slot = tuple[int, str | Kind]
 """Process set, and a name or the kind of what has none."""
@@ -166,7 +166,7 @@ class Flight:
 
     def room(self) -> bool:
         """May one more begin?"""
-        return len(self._flying) < WINDOW
+        return len(self._flying) < IN_FLIGHT
 
     def busy(self) -> bool:
         """Is anything under way?"""

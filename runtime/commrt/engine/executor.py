@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from commrt.core.schedule_lock import IN_FLIGHT
 from commrt.engine.collectives import Collectives
 from commrt.engine.leftovers import keep_for_ever
 from commrt.engine.running import Running
 from commrt.engine.submission import Submission
 from commrt.transports.base import WINDOW, Flat, Members, Transport
 from commrt.types import Agreed, Bucket, Kind
-
-_IN_FLIGHT = 2
-"""Buckets on the wire at once: the second fills the gaps that the first one's ends leave."""
 
 _BUDGET = 8
 """Collectives of one bucket ended in one call, so that the engine gets to its inbox."""
@@ -72,7 +70,7 @@ class Executor:
 
     def progress(self) -> list[Running]:
         """Move everything in flight on; return the buckets that are done, less what was revoked."""
-        while self._waiting and len(self._active) < _IN_FLIGHT and self._in_window():
+        while self._waiting and len(self._active) < IN_FLIGHT and self._in_window():
             running = self._waiting.popleft()
             running.started = self._clock()
             self._active.append(running)

@@ -36,21 +36,21 @@ class Patience:
 
         `number`: for whom.
         """
-        for handle in () if self._given_up else handles:
+        if self._given_up:
+            return False
+        for handle in handles:
             if not self._ends(handle, number, way):
                 break
             if handle.exception() is not None:
                 return True  # the rest may never meet anybody
         else:
-            if not self._given_up:
-                return True
-        if not self._given_up:
-            self._given_up = True
-            log.warning(
-                "the ranks call backward() for their optimizers in different orders: from now on "
-                "optimizer.%d reduces its gradients in step() or synchronize(), not at the end of "
-                "backward(); call synchronize() before you change or read them", number,
-            )  # fmt: skip
+            return True
+        self._given_up = True
+        log.warning(
+            "the ranks call backward() for their optimizers in different orders: from now on "
+            "optimizer.%d reduces its gradients in step() or synchronize(), not at the end of "
+            "backward(); call synchronize() before you change or read them", number,
+        )  # fmt: skip
         return False
 
     def leave(self, named: Iterable[Named]) -> None:
